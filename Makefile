@@ -119,11 +119,11 @@ hangs: $(READY) ## score of check and of the alarm on hangs that others wrote
 	$(BIN)/python -m tests.hangs.score $(HANGS_ARGS)
 
 docs: $(READY) ## what docs/ says of columns, analyses, commands and operators
-	$(BIN)/python docs/bytes.py
-	$(BIN)/python docs/trace_format.py
-	$(BIN)/python docs/analyses.py
-	$(BIN)/python docs/commands.py
-	$(BIN)/python docs/operators.py
+	$(BIN)/python docs/generate/bytes.py
+	$(BIN)/python docs/generate/trace_format.py
+	$(BIN)/python docs/generate/analyses.py
+	$(BIN)/python docs/generate/commands.py
+	$(BIN)/python docs/generate/operators.py
 
 notebooks: $(READY) ## run the notebooks and keep what they show
 	$(BIN)/python notebooks/write.py

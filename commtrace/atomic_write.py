@@ -41,7 +41,7 @@ _REFUSALS: dict[int, tuple[str, str, str]] = {
     errno.EFBIG: ("a limit on file sizes", _UNCHANGED, "`ulimit -f unlimited`"),
     errno.ENAMETOOLONG: ("a name that is too long for the file system", "", "a shorter name"),
 }
-"""By errno: what was found, why it fails, and what to try."""
+"""By errno: `found`, `why` and `attempt` of the error."""
 
 _DEVICE = (
     "something that is neither a file nor a folder",
@@ -87,7 +87,7 @@ def finished(folder: Path, pattern: str) -> list[Path]:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Return whether a file is one that `atomic_write` yields, or that a killed process left."""
+    """Return whether `atomic_write` writes this file, or a killed process left it unfinished."""
     return _UNFINISHED.match(path.name) is not None
 
 
@@ -134,7 +134,7 @@ def output_folder(folder: Path) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder for output and its parents; existing ones are left unchanged.
+    """Create a folder for output, with its parents; leave existing folders unchanged.
 
     Raises:
         OutputError: the folder cannot be created.

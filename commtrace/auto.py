@@ -55,7 +55,7 @@ def begin(folder: Path) -> None:
 
 
 def end() -> None:
-    """End the recording of this process, if there is one."""
+    """End the recording of this process, if any."""
     recording = _recordings.pop(os.getpid(), None)
     if recording is not None and recording.is_on:
         from commtrace.recorder import HOST_EVENTS
@@ -91,10 +91,10 @@ def _watch(folder: Path) -> None:
 
 
 def _serves_a_rank(rank: int, num_ranks: int) -> bool:
-    """Return whether this group is one that a recorded rank has started for a purpose of its own.
+    """Return whether a recorded rank has started this group for a purpose of its own.
 
-    An example is the process in which each rank writes its checkpoint. A rank that another one has
-    started belongs to the same world, under another number.
+    An example is the process in which each rank writes its checkpoint. A rank started by another
+    rank belongs to the same world, under another number.
     """
     of_ancestor = os.environ.get(_RANK_VARIABLE, "").split("/")
     if len(of_ancestor) != 3 or of_ancestor[2] == str(os.getpid()):  # it became another program

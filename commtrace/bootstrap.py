@@ -171,7 +171,7 @@ def _redirect(stream: TextIO, path: Path) -> None:
 
 
 def _begin_group(backend: str) -> None:
-    """Create the process group; a function that creates its own then gets this one."""
+    """Create the process group; a function that creates its own then uses this group."""
     import torch.distributed as dist
 
     make = dist.init_process_group

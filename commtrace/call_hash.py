@@ -28,5 +28,5 @@ def hash_of_call(of_place: int, number: int) -> int:
 
 
 def added(one: int, other: int) -> int:
-    """Return the hash of all calls of which the two are hashes."""
+    """Return the hash of two sets of calls together, given the hash of each."""
     return (one + other) & _MASK

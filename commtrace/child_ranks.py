@@ -1,11 +1,11 @@
 """Ranks that a launched script starts itself, with `multiprocessing` or torch's `spawn`.
 
 A process that the script starts becomes a rank when it creates a default process group; from then
-on it is recorded, beside its parent. A process without one, such as a DataLoader worker, is
-ignored. So is one whose parent has a group that is complete without it, since the child's group
-then serves another purpose, such as a checkpoint. If the launcher started several processes, each
-of which would start ranks of its own, the run is refused. Programs that the script starts are
-noted.
+on it is recorded, beside its parent. A process without a group, such as a DataLoader worker, is
+ignored. So is a process whose parent has a group that is complete without it, since the child's
+group then serves another purpose, such as a checkpoint. If several processes started by the
+launcher would each start ranks of their own, the run is refused. Programs that the script starts
+are noted.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _watched_init(popen: Any, args: Any, *rest: Any, **options: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """`run` of a process about to start; `launch` is that of its parent."""
+    """`run` of a process about to start, with the `launch` of its parent."""
 
     launch: Launch
     process: BaseProcess
@@ -186,7 +186,7 @@ class _Child:
 def _begin_rank(launch: Launch, stack: contextlib.ExitStack) -> None:
     """Record this process until the end of `stack`, if it is a rank of the run.
 
-    If it cannot be one, it waits to be ended by the launcher.
+    If it cannot be a rank, it waits for the launcher to end it.
 
     Raises:
         UsageError: the launcher has not ended it.
@@ -238,7 +238,7 @@ def _leave_refusal(launch: Launch, suffix: str) -> UsageError:
 
 
 def note_end(error: BaseException) -> None:
-    """Note in the recording, if there is one, that an exception has left the program."""
+    """Note in the recording, if any, that an exception has left the program."""
     if recorder := sys.modules.get("commtrace.recorder"):
         recorder.HOST_EVENTS.endings.ended(error)
 
@@ -261,6 +261,6 @@ def _starter(args: Any) -> str:
 
 
 def _prepare(folder: Path, on_group: Callable[[], None], on_rendezvous: Callable[[], None]) -> None:
-    """Keep torch's process groups on loopback, and call `on_group` for the first one."""
+    """Keep torch's process groups on loopback, and call `on_group` for the first."""
     host_on_loopback(folder, on_rendezvous)
     call_for_default_group(on_group)

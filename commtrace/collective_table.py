@@ -1,7 +1,7 @@
 """Bytes, bandwidth, latency and dependencies of each kind of communication: `KINDS`.
 
 A call's *payload* S is the size that nccl-tests divides by time. Its *wire bytes* are the bytes
-that one rank must send if the n ranks of the group form a ring. *busbw* is payload / time times a
+that a rank must send if the n ranks of the group form a ring. *busbw* is payload / time times a
 factor that makes it comparable to the speed of a link, whatever the number of ranks. The recorder
 and the importers read wire bytes here, and the analyses the rest. The planner of dtensor_core has
 the same wire bytes and latencies, which a test compares. docs/bytes.md prints the table. Source:
@@ -51,7 +51,7 @@ _PARTS_FROM_THE_ROOT = Share("root: (n-1)/n, others: 0", _all_but_one_from_the_r
 EVERY_RANK, ROOT, EVERY_RANK_AT_ROOT, PEER = "every rank", "root", "every rank at root", "peer"
 """Ranks whose call a rank waits for: all, the root, all if it is the root itself, or its peer."""
 RING, EACH, TO_ROOT, TO_PEER = "ring", "each", "root", "peer"
-"""Receivers of a rank's bytes: the next one in a ring, each other rank, the root, or the peer."""
+"""Receivers of a rank's bytes: the next rank in a ring, each other rank, the root, or the peer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Kind:
         payload: The tensor whose size is the payload.
         sent: Part of the payload that a rank sends.
         busbw_factor: Factor of payload / time.
-        latencies: Number of phases that begin only once the one before has ended.
+        latencies: Number of phases that begin only once the previous phase has ended.
         needs: Ranks that a call waits for: `EVERY_RANK`, `ROOT`, `EVERY_RANK_AT_ROOT` or `PEER`.
         route: Receivers of the bytes that a rank sends: `RING`, `EACH`, `TO_ROOT` or `TO_PEER`.
         is_uneven: True if ranks may have different sizes.
@@ -115,7 +115,7 @@ def routed(route: str) -> tuple[str, ...]:
 
 
 def wire_bytes(kind: str, payload_bytes: int, size: int, *, distance: int = 0) -> int:
-    """Return the bytes that one rank of a ring must send, rounded up.
+    """Return the bytes that a rank of a ring must send, rounded up.
 
     Args:
         kind: a key of `KINDS`.

@@ -18,13 +18,13 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Decorator(contextlib.ContextDecorator):
-    """Context manager; each call of a decorated function runs in the one from `_recreate_cm`."""
+    """Context manager; each call of a decorated function runs in the result of `_recreate_cm`."""
 
     def _recreate_cm(self) -> Any:
         return self
 
     def __call__(self, function: _Function) -> _Function:
-        """Record each call of a function; of a coroutine or a generator, until it ends.
+        """Record each call of a function, and a coroutine or generator until it ends.
 
         Raises:
             UsageError: the function is an asynchronous generator.

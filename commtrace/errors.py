@@ -61,7 +61,7 @@ class NotKeptError(OutputError):
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
-    """Return the error for an unknown name, with the closest known one as suggestion."""
+    """Return the error for an unknown name, with the closest known name as suggestion."""
     names = list(known)
     return UsageError(
         f"no {kind} {name!r}",

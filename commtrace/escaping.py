@@ -13,8 +13,8 @@ from typing import Any
 def visible(text: str, *, keep: str = "") -> str:
     r"""Return `text` with unprintable characters as Python escapes, except for those in `keep`.
 
-    Unprintable are control and format characters (including all bidirectional and zero-width ones),
-    line and paragraph separators, surrogates, and blanks other than the space.
+    Control and format characters (including all that are bidirectional or zero-width), line and
+    paragraph separators, surrogates, and blanks other than the space are unprintable.
 
     >>> print(visible("run\x1b]0;owned\x07 \u202eevil"))
     run\x1b]0;owned\x07 \u202eevil

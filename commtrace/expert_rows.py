@@ -22,8 +22,8 @@ def experts(rows: Sequence[int]) -> Iterator[None]:
     nothing happens.
 
     Args:
-        rows: The number of rows for each expert of the group, in order; of a tensor of counts, its
-            `tolist()`.
+        rows: The number of rows for each expert of the group, in order; pass the
+            `tolist()` of a tensor of counts.
 
     Raises:
         UsageError: They are not numbers of rows.

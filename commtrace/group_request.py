@@ -46,7 +46,7 @@ def text_of_request(request: GroupRequest) -> str:
 
 
 def parsed_request(text: str) -> GroupRequest | None:
-    """Return the request that an event states; None if the text is another one.
+    """Return the request in an event's text; None if it has none.
 
     >>> parsed_request("ranks=0,1,4-7 name=3").ranks
     (0, 1, 4, 5, 6, 7)

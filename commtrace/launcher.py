@@ -1,4 +1,4 @@
-"""Launcher of ranks of a script or a function on this machine, each one recorded.
+"""Launcher of ranks of a script or a function on this machine, each recorded.
 
     result = run_script("train.py", ["--steps", "3"], nproc=4, spool_folder=folder)
     merge_spools(folder, "run.json")
@@ -58,11 +58,11 @@ class LaunchResult:
     """Outcome of a run.
 
     Attributes:
-        exit_code: that of the rank that failed first, as a shell reports it: 128 + n for signal n.
+        exit_code: code of the first rank that failed, as a shell reports it: 128 + n for signal n.
         failed_rank: None if all ranks succeeded.
         traceback: empty if the rank did not fail by an exception.
         stuck: stacks of the ranks that the watchdog ended.
-        output: of a function, the output of each rank.
+        output: output of each rank, if a function ran.
     """
 
     exit_code: int
@@ -100,7 +100,7 @@ def run_script(
         spool_folder: the folder for spools.
         options: how each rank is recorded.
         is_module: `script` is the name of a module, as after `python -m`.
-        timeout_s: end all ranks if one runs longer than this.
+        timeout_s: end all ranks if any runs longer than this.
 
     Raises:
         UsageError: there is no such script, no ranks were requested, or each of several processes
@@ -140,7 +140,7 @@ def run_function(
         spool_folder: the folder for spools and results.
         options: how each rank is recorded.
         backend: backend of each rank's process group, None for none.
-        timeout_s: end all ranks if one runs longer than this.
+        timeout_s: end all ranks if any runs longer than this.
     """
     folder = Path(spool_folder)
     notes = notes_of(folder)

@@ -2,9 +2,9 @@
 
     launched_rank(os.environ)    # LaunchedRank(launcher="Slurm", rank=3, num_ranks=8, ...)
 
-A variable is believed if the launcher has set all that it sets: of nested launchers, such as
+A variable is believed if the launcher has set all that it sets: with nested launchers, such as
 torchrun under `srun`, the innermost has started the process. Once a default process group exists,
-its rank replaces the one stated here.
+its rank replaces the rank stated here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Launcher:
     """Names of the variables by which a launcher states a process's rank.
 
     Attributes:
-        num_ranks: variables with the number of ranks, of which the first that is set counts.
+        num_ranks: variables with the number of ranks; the first that is set counts.
         step: if `job` is set, one of these must be set too: otherwise the process is a script of
             the batch system itself.
         mark: a variable of this launcher alone, and how its value begins.

@@ -1,7 +1,7 @@
 """Functions to call before this process ends, or becomes another program.
 
-Exit handlers of Python do not run if the program calls `os._exit` or one of `os.exec*`. A forked
-child calls none of the functions: they are its parent's.
+Exit handlers of Python do not run if the program calls `os._exit` or `os.exec*`. A forked child
+calls none of the functions: they are its parent's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 _MOST_S = 2.0
-"""Time for what is called before `os._exit`, by which a program may escape from a hang."""
+"""Time for the function called before `os._exit`, by which a program may escape from a hang."""
 
 
 def call_at_exit(function: Callable[[], None]) -> None:
@@ -35,10 +35,10 @@ Leave = Callable[[FrameType], None]
 
 
 def call_before_leaving(on_exit: Leave, on_exec: Leave) -> None:
-    """Call a function before `os._exit`, and another one before `os.exec*`, which may fail.
+    """Call a function before `os._exit`, and another before `os.exec*`, which may fail.
 
-    They take the place of those of an earlier call, and run on a thread of their own, since this
-    one may hold a lock that they need.
+    They replace the functions of an earlier call, and run on a thread of their own, since this
+    thread may hold a lock that they need.
     """
     if not _leaving:
         for name in ("_exit", "execv", "execve"):
@@ -47,7 +47,7 @@ def call_before_leaving(on_exit: Leave, on_exec: Leave) -> None:
 
 
 _leaving: dict[str, Any] = {}
-"""The functions by the names of those of `os` before which they are called, and their process."""
+"""The functions by the name of the `os` function before which each is called, and their process."""
 
 
 def _after_functions(name: str) -> Any:

@@ -1,12 +1,12 @@
 """Process-group stores that listen on loopback only, for the ranks that the launcher starts.
 
 With `env://` or `tcp://`, ranks meet at a TCPStore of rank 0, which c10d lets listen on every
-network interface, without authentication. If the requested address is a loopback one, the store is
+network interface, without authentication. If the requested address is on loopback, the store is
 given a socket bound to it.
 
 A program may destroy its default group and create it again. A rank ahead of rank 0 would then join
-the previous group's store, which is about to be closed. So rank 0 notes in a file each time that it
-hosts one, and a rank waits for its turn before it connects.
+the previous group's store, which is about to be closed. So rank 0 notes in a file each time it
+hosts a store, and a rank waits for its turn before it connects.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _store(
 
 
 def _hosted(make: Any, folder: Path, address: str, options: dict[str, Any]) -> Any:
-    """Host a store, or use a part of an earlier one that is still in use."""
+    """Host a store, or use a part of an earlier store that is still in use."""
     port = options["port"]
     try:
         listening = _bound(address, port)

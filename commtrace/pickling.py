@@ -51,7 +51,7 @@ def pack(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
 
 
 def unpack(parcel: bytes) -> Callable[[], Any]:
-    """Return the packed call, and extend `sys.path` by that of the sending process.
+    """Return the packed call, and extend `sys.path` by the sending process's entries.
 
     Raises:
         LaunchError: the call uses something that only the sending process has.
@@ -109,7 +109,7 @@ def write_own(path: Path, data: bytes) -> None:
 
 
 def read_own(path: Path) -> bytes:
-    """Read a pickle that only this user can have written, since loading one runs its code.
+    """Read a pickle that only this user can have written, since loading it runs its code.
 
     Raises:
         LaunchError: another user owns the file or its folder, or can write to it.

@@ -15,7 +15,7 @@ from commtrace.schema import PIPELINE_ACTIONS
 
 @contextmanager
 def pipeline_action(*, stage: int, micro_batch: int, action: str) -> Iterator[None]:
-    """State that the body is the computation of a pipeline stage on one micro-batch.
+    """State that the body is the computation of a pipeline stage on a micro-batch.
 
     Communication in the body is recorded with the stage, the micro-batch and its direction. A
     receive at the beginning of the body and a send at its end are no part of the computation, so

@@ -3,9 +3,9 @@
     ended = run_ranks([sys.executable, "-m", "train"], environments, is_over=lambda: False)
     ended.exit_codes[3], ended.failed_first
 
-When one fails the others are ended, after a short time in which they can write their calls. Ranks
-that do not end when asked are killed after `grace_s`, or at a second request. Each rank leads a
-process group, so that its children end with it. The launcher imports no torch and opens no socket
+When a rank fails, the others are ended, after a short time in which they can write their calls.
+Ranks that do not end when asked are killed after `grace_s`, or at a second request. Each rank leads
+a process group, so that its children end with it. The launcher imports no torch and opens no socket
 for this. In a rank, `die_with_parent` and `watch_parent` end it with its parent.
 """
 
@@ -45,7 +45,7 @@ for group in groups:
     except OSError:
         pass
 """
-"""Program that reads ids of process groups, `-id` of one that has ended, and kills those left."""
+"""Program that reads ids of process groups, `-id` once a group has ended, and kills those left."""
 
 Process = subprocess.Popen[bytes]
 OnWait = Callable[[int, Sequence[int], float], None]
@@ -84,7 +84,7 @@ def run_ranks(
 ) -> Ended:
     """Run `command` in each of the environments, one per rank, until all have ended.
 
-    All are ended when one fails, when `is_over` returns true, or when this process is asked to end,
+    All are ended when any fails, when `is_over` returns true, or when this process is asked to end,
     which it notices if called from the main thread.
 
     Args:
@@ -135,7 +135,7 @@ def _watch(
 
 @contextlib.contextmanager
 def _guard(processes: Sequence[Process]) -> Iterator[Callable[[], None]]:
-    """Have a process kill the groups of running ranks if this one is killed during the body.
+    """Have a process kill the groups of running ranks if this process is killed during the body.
 
     A rank dies with its parent by itself, but what it has started, such as workers of a data
     loader, does not. The yielded function reports ranks that have ended to the guard, since their

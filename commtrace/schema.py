@@ -5,12 +5,12 @@ reader, and docs/trace-format.md. A duration is in `ns`. A point in time is in `
 nanoseconds of the recording host's monotonic clock, shifted once at the start to count from the
 Unix epoch, and aligned between ranks in a finished run (table `ranks`).
 
-A table is a tuple of `Column`. A column's type is one of `int`, `float`, `bool`, `str`, and
+A table is a tuple of `Column`. A column's type is `int`, `float`, `bool` or `str`, and
 `Column.missing` is its value for "not known" or "does not apply". Integers lie between `least` and
 `most`. `UNIQUE`, `ORDERED` and `REFERENCES` relate columns to each other. A trace is validated
 against all of this when it is read (`commtrace/tracefile/validate.py`).
 
-The file exceeds the usual length, because one place has the columns of all tables.
+The file exceeds the usual length, because it has the columns of all tables.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_RANKS = 1 << 18
 """Upper bound of rank numbers; a larger number in a file is damage, or no rank."""
 
 _MOST = {INSTANT: MOST_INSTANT_NS, "ns": 1 << 58, "bytes": 1 << 58, "": MOST_INSTANT_NS}
-"""Largest integers by unit: nine years, and a quarter of an exabyte in one call."""
+"""Largest integers by unit: nine years, and a quarter of an exabyte per call."""
 
 PHASES = ("forward", "backward", "recompute", "optimizer", "other")
 """Parts of a training step, in order."""
@@ -68,7 +68,7 @@ HOST_EVENT_KINDS = (
 Dynamo compiles a frame, or compiles it again; an exception passes a module or a collective, or is
 caught by the program; an iterator of a data loader ends, or takes long; Python's garbage collector
 takes long; no thread of Python ran, since the process was stopped or held Python's lock; a thread
-is at a place while ranks wait; a process group is created; the default one is initialized, or
+is at a place while ranks wait; a process group is created; the default group is initialized, or
 groups are destroyed; the program waits for a key of a store; an exception ends the rank; a call
 of `sys.exit` or `os._exit` does; an exception ends a thread of it.
 """
@@ -80,10 +80,10 @@ PIPELINE_ACTIONS = (
 ) = (
     "forward", "loss", "backward", "backward_input", "backward_weight",
 )  # fmt: skip
-"""Computations of a pipeline stage on one micro-batch, in table `pipeline_actions`.
+"""Computations of a pipeline stage on a micro-batch, in table `pipeline_actions`.
 
 The forward pass; the loss, on the last stage; and the backward pass, as a whole or, in zero-bubble
-schedules, the gradients of inputs first and those of weights later.
+schedules, the gradients of inputs first and of weights later.
 """
 
 MEMBER_STATES = (
@@ -547,7 +547,7 @@ ORDERED: tuple[tuple[str, str, str], ...] = (
     ("steps", "start_ns", "end_ns"),
     ("ops", "parent", "id"),
 )
-"""Table and two columns, of which the first is not above the second if both are known."""
+"""Table and two columns; the first is not above the second if both are known."""
 
 REFERENCES: tuple[tuple[str, str, str, str], ...] = (
     ("comm", "group", "groups", "name"),

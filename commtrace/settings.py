@@ -18,7 +18,7 @@
     module = "head.*"                     # and source = "train.py:*"; patterns, "*" by default
     reason = "the loss is averaged by hand"
 
-The file is the nearest one in the current folder or above it. A mistake in the table is a
+The file is the nearest in the current folder or above it. A mistake in the table is a
 SettingsError, which names the place.
 """
 
@@ -130,7 +130,7 @@ MOST_THRESHOLD = 1e18
 
 @dataclass(frozen=True, slots=True)
 class Muted:
-    """Findings to suppress: of a rule, if module and source line match the patterns."""
+    """Findings of a rule to suppress, if module and source line match the patterns."""
 
     rule: str
     reason: str
@@ -178,7 +178,7 @@ DEFAULTS = Settings()
 
 
 def settings_of(folder: Path | None = None) -> Settings:
-    """Return the settings for a folder, by default the current one, and this environment.
+    """Return the settings for a folder, by default the current folder, and this environment.
 
     Raises:
         SettingsError: the file cannot be read, or a setting is unknown or invalid.

@@ -32,7 +32,7 @@ _SIZE = r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*([kmgt]?)(i?)b?"
 
 
 def bytes_of_text(text: str) -> int | None:
-    """Parse a size; None if it is not one. `MB` is a million, `MiB` is 2**20.
+    """Parse a size; None if it is invalid. `MB` is a million, `MiB` is 2**20.
 
     >>> bytes_of_text("1.5 kB"), bytes_of_text("64 KiB"), bytes_of_text("much")
     (1500, 65536, None)
@@ -49,7 +49,7 @@ _SPEED = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([kKmMgGtT]?)(i?)(?:(bit
 
 
 def bytes_per_s_of_text(text: str) -> float | None:
-    """Parse the speed of a link, in bits or bytes per second; None if it is not one.
+    """Parse the speed of a link, in bits or bytes per second; None if it is invalid.
 
     `b` is a bit and `B` a byte; `G` is 10**9 and `Gi` is 2**30.
 
@@ -101,7 +101,7 @@ _ORDINAL_ENDS = {1: "st", 2: "nd", 3: "rd"}
 
 
 def known_note(num_known: int, num: int, noun: str = "call") -> str:
-    """Return the number of calls with a known value, in words; empty if all have one.
+    """Return in words how many calls have a known value; empty if all have.
 
     >>> known_note(40, 64), known_note(0, 1), known_note(64, 64)
     ('known for 40 of 64 calls', 'not known for 1 of 1 call', '')
@@ -130,7 +130,7 @@ def counted_mean(mean: float, num_ranks: int, noun: str, each: str = "") -> str:
         mean: The mean over ranks.
         num_ranks: Number of ranks that it is taken over.
         noun: Noun in the singular.
-        each: Text behind a mean, such as ` per rank`; a total is always marked as one.
+        each: Text behind a mean, such as ` per rank`; a total is always marked as such.
 
     >>> counted_mean(1.0, 64, "call", " per rank"), counted_mean(3 / 64, 64, "call", " per rank")
     ('1 call per rank', '3 calls in all')

@@ -63,7 +63,7 @@ class TimeoutReport:
 
 @contextlib.contextmanager
 def watchdog(folder: Path, timeout_s: float | None) -> Iterator[TimeoutReport]:
-    """Kill the ranks of `folder` if one runs longer than `timeout_s`; the body waits for them.
+    """Kill the ranks of `folder` if any runs longer than `timeout_s`; the body waits for them.
 
     A rank's time begins when it registers by `register_rank`. None sets no timeout.
     """

@@ -46,7 +46,7 @@ class JobFailure:
             self._text = "".join(traceback.format_exception(error))
 
     def error(self) -> Exception:
-        """Return the error; one that is not ours as its text, since it may not be importable."""
+        """Return the error, as text if it is not ours, since it may not be importable."""
         if self._text:
             return RuntimeError(f"in another process:\n{self._text}")
         parts = dict(self._parts)
@@ -58,8 +58,7 @@ class Workers:
 
     Args:
         purpose: What they do, for errors: `cannot {purpose}`.
-        num: Number of processes; with 1, the jobs are done in this one. By default one for each
-            core.
+        num: Number of processes, by default one per core; with 1, the jobs run in this process.
     """
 
     def __init__(self, purpose: str, num: int | None = None) -> None:
@@ -180,11 +179,11 @@ def result_of(function: Callable[[Any, Any], Any], shared: Any, job: Any) -> Any
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 1 << 30
 _BLOCK_BYTES = (1 << 28, 1 << 25)
-"""Size of arrays that are kept; the second one is the most that former versions of glibc take."""
+"""Size of arrays that are kept; the second is the most that former versions of glibc take."""
 
 
 def _keep_freed_memory() -> None:
-    """Have glibc keep what is freed for the next arrays; other systems have no such option.
+    """Have glibc keep freed memory for the next arrays; other systems have no such option.
 
     Otherwise the system clears the memory of each large array anew, which takes as long as reading
     the column that it is for.

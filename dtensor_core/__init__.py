@@ -1,7 +1,6 @@
 """dtensor_core: tensors sharded over a device mesh, with the reason for every communication.
 
-The public names are those of `torch.distributed.tensor`, so a program moves over by changing its
-imports.
+The public names match `torch.distributed.tensor`, so a program moves over by changing its imports.
 """
 
 from dtensor_core.api import distribute_module, distribute_tensor

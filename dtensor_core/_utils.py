@@ -27,9 +27,8 @@ def compute_local_shape_and_global_offset(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shape of this rank's shard, and its offset in each dimension.
 
-    An empty shard starts at the dimension's end. For a strided shard the offset is that of the
-    first piece. A rank outside of the mesh gets `((0,), ())`; with `skip_offset` the offset is
-    empty.
+    An empty shard starts at the dimension's end, a strided shard at its first piece. A rank outside
+    of the mesh gets `((0,), ())`; with `skip_offset` the offset is empty.
     """
     coords = mesh.get_coordinate()
     if coords is None:
@@ -52,7 +51,7 @@ def compute_local_shape_and_global_offset(
 def compute_global_tensor_info(
     tensor: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]
 ) -> tuple[list[int], list[int]]:
-    """Return the global shape and stride, assuming that every rank's shard is like this one."""
+    """Return the global shape and stride, assuming that all shards are like this rank's."""
     normal = normalize_placements(placements, mesh, tensor.ndim)
     meta = global_meta(tensor, mesh, normal, None, None)
     return list(meta.shape), list(meta.stride)

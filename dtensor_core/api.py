@@ -40,7 +40,7 @@ def distribute_tensor(
 
     Args:
         tensor: The full tensor, of the same shape on every rank; must be a leaf.
-        device_mesh: The mesh; by default that of the innermost `with mesh:`.
+        device_mesh: The mesh; from the innermost `with mesh:` by default.
         placements: One placement per mesh axis; Replicate by default.
         src_data_rank: The coordinate, on every mesh axis, of the rank whose data is distributed.
             With None each rank keeps its part of its own tensor, without communication.
@@ -48,7 +48,7 @@ def distribute_tensor(
     Raises:
         LeafError: The tensor is not a leaf (a RuntimeError).
         PlacementError: The placements don't fit the tensor and the mesh, or the tensor is a DTensor
-            with other ones (a ValueError).
+            with other placements (a ValueError).
         MeshError: The tensor is a DTensor of another mesh (a ValueError).
     """
     mesh = current_mesh(device_mesh)
@@ -105,11 +105,11 @@ def distribute_module(
 ) -> nn.Module:
     """Replace the parameters and buffers of a module by DTensors, in place.
 
-    A parameter with several names, in this module or in others, remains a single one.
+    A parameter with several names, in this module or in others, stays tied.
 
     Args:
         module: The module.
-        device_mesh: The mesh; by default that of the innermost `with mesh:`.
+        device_mesh: The mesh; from the innermost `with mesh:` by default.
         partition_fn: `partition_fn(name, submodule, mesh)` distributes parameters of its choice;
             all others are replicated.
         input_fn: `input_fn(module, inputs, mesh)` runs before every forward.

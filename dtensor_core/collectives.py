@@ -1,4 +1,4 @@
-"""The only module that issues communication: one function per collective, on plain local tensors.
+"""The only module that issues communication: a function per collective, on plain local tensors.
 
 Each takes the contiguous local tensor and the name of a group, and returns at once; `wait` returns
 the result. Sizes are in elements along dim 0, ranks in the order of the group. Called by
@@ -85,8 +85,8 @@ def _is_observed() -> bool:
 def _operator(operator: Any, *args: Any) -> torch.Tensor:
     """Call a functional operator, which stays as and where it is in a compiled graph.
 
-    Compilers decide by the shapes of one rank, so they must not merge, move or repeat it. Ranks
-    compare what became of it.
+    Compilers decide by their own rank's shapes, so they must not merge, move or repeat it. Ranks
+    compare the outcome.
     """
     if not torch.compiler.is_compiling():
         return operator(*args)
@@ -176,7 +176,7 @@ def reduce_scatter(local: torch.Tensor, reduce_op: str, ranks: int, group: str) 
 def all_to_all(
     local: torch.Tensor, output_sizes: list[int], input_sizes: list[int], group: str
 ) -> Issued:
-    """Exchange parts with all ranks; the received ones are concatenated along dim 0."""
+    """Exchange parts with all ranks; the received parts are concatenated along dim 0."""
     if not sum(input_sizes) and sum(output_sizes) and _is_fake(group):
         # The fake group fills the output from the input, and raises if that is empty.
         local, input_sizes = local.new_zeros(1, *local.shape[1:]), [1, *input_sizes[1:]]

@@ -1,6 +1,6 @@
 """Comparison of the collectives that ranks have compiled, before they run.
 
-A compiler decides by the sizes of one rank's tensors, and ranks whose graphs have different
+A compiler decides by the sizes of its own rank's tensors, and ranks whose graphs have different
 collectives wait for each other forever. Ranks that compile the same program (the operators that
 dynamo traced, with their constants and the layouts of the DTensors among their inputs) must compile
 the same collectives of each process group. They compare them in the store of the default group once
@@ -10,8 +10,8 @@ A rank waits only for ranks of a mesh of the program, only when it compiles such
 layouts for the first time, and at most `SECONDS`; afterwards it goes on. Nothing is compared in
 fake worlds and on ranks that are threads. Installed by `collectives` when a collective is traced.
 
-The sizes of a rank's tensors decide which results its backward computes again, and so, which of a
-checkpoint it needs. If a layout of a program has uneven or empty shards, no rank repeats
+The sizes of a rank's tensors decide which results its backward recomputes, and thus which results
+of a checkpoint it needs. If a layout of a program has uneven or empty shards, no rank repeats
 collectives of a checkpoint in its backward: all save the results.
 """
 
@@ -160,7 +160,7 @@ def _limit_s() -> float:
 
 
 class _Comparison:
-    """The comparison of one graph among the ranks of a mesh, through the default group's store.
+    """The comparison of a graph among the ranks of a mesh, through the default group's store.
 
     | key | value |
     | --- | --- |
@@ -288,7 +288,7 @@ def _values(program: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, Any]
 
 
 def _mesh_ranks(value: Any) -> Iterator[tuple[int, ...]]:
-    """Yield the ranks of a DTensor's mesh, if this rank is one of several."""
+    """Yield the ranks of a DTensor's mesh, if it has several and this rank is on it."""
     spec = getattr(value, "_spec", None)
     if isinstance(spec, Spec) and spec.coords is not None and spec.mesh.size() > 1:
         yield tuple(sorted(spec.mesh.mesh.flatten().tolist()))

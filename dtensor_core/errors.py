@@ -35,7 +35,7 @@ class MeshError(DTensorError, ValueError, RuntimeError):
 
 
 class MixedTensorError(DTensorError, RuntimeError):
-    """A plain tensor and a DTensor in one operator."""
+    """A plain tensor and a DTensor in the same operator."""
 
 
 class OutOfRangeError(DTensorError, IndexError, RuntimeError):
@@ -47,7 +47,7 @@ class RuleError(DTensorError, RuntimeError):
 
 
 class MissingRuleError(RuleError, NotImplementedError):
-    """An operator has no sharding rule, and can't have one or `missing_rule("error")` holds."""
+    """An operator has no sharding rule, and none is possible or `missing_rule("error")` holds."""
 
 
 class StaleViewError(DTensorError, RuntimeError):
@@ -63,7 +63,7 @@ class CompilationError(DTensorError, RuntimeError):
 
 
 class RandomStateError(DTensorError, RuntimeError):
-    """Generator states of ranks from which the random numbers of one device can't be drawn."""
+    """The ranks' generator states can't reproduce a single device's random numbers."""
 
 
 class NotationError(DTensorError, ValueError):

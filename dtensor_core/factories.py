@@ -1,8 +1,8 @@
 """Factories of DTensors over a mesh: `zeros`, `ones`, `empty`, `full`, `rand`, `randn`.
 
-Sizes are global. Random values are those that one device would draw from the same seed, in any
-layout. Nothing is communicated. The mesh defaults to that of the innermost `with mesh:`, and
-placements to Replicate on every axis.
+Sizes are global. Random values match a single device with the same seed, in any layout. Nothing is
+communicated. The mesh defaults to the innermost `with mesh:`, and placements to Replicate on every
+axis.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def zeros(
         requires_grad: True if autograd is to record operations on the result.
         dtype: The dtype; chosen as in torch if None.
         layout: The memory layout, as in torch.
-        device_mesh: The mesh; the one of the enclosing `with mesh:` if None.
+        device_mesh: The mesh; from the enclosing `with mesh:` if None.
         placements: One placement per mesh axis; replicated if None.
 
     Raises:
@@ -71,7 +71,7 @@ def ones(
         requires_grad: True if autograd is to record operations on the result.
         dtype: The dtype; chosen as in torch if None.
         layout: The memory layout, as in torch.
-        device_mesh: The mesh; the one of the enclosing `with mesh:` if None.
+        device_mesh: The mesh; from the enclosing `with mesh:` if None.
         placements: One placement per mesh axis; replicated if None.
 
     Raises:
@@ -97,7 +97,7 @@ def empty(
         requires_grad: True if autograd is to record operations on the result.
         dtype: The dtype; chosen as in torch if None.
         layout: The memory layout, as in torch.
-        device_mesh: The mesh; the one of the enclosing `with mesh:` if None.
+        device_mesh: The mesh; from the enclosing `with mesh:` if None.
         placements: One placement per mesh axis; replicated if None.
 
     Raises:
@@ -126,7 +126,7 @@ def full(
         dtype: The dtype; chosen as in torch if None.
         layout: The memory layout, as in torch.
         requires_grad: True if autograd is to record operations on the result.
-        device_mesh: The mesh; the one of the enclosing `with mesh:` if None.
+        device_mesh: The mesh; from the enclosing `with mesh:` if None.
         placements: One placement per mesh axis; replicated if None.
 
     Raises:
@@ -154,9 +154,9 @@ def rand(
         requires_grad: True if autograd is to record operations on the result.
         dtype: The dtype; chosen as in torch if None.
         layout: The memory layout, as in torch.
-        device_mesh: The mesh; the one of the enclosing `with mesh:` if None.
+        device_mesh: The mesh; from the enclosing `with mesh:` if None.
         placements: One placement per mesh axis; replicated if None.
-        generator: The generator to draw from; the default one of the device if None.
+        generator: The generator to draw from; the device's default generator if None.
 
     Raises:
         MeshError: No mesh was passed, and no `with mesh:` is active.
@@ -183,9 +183,9 @@ def randn(
         requires_grad: True if autograd is to record operations on the result.
         dtype: The dtype; chosen as in torch if None.
         layout: The memory layout, as in torch.
-        device_mesh: The mesh; the one of the enclosing `with mesh:` if None.
+        device_mesh: The mesh; from the enclosing `with mesh:` if None.
         placements: One placement per mesh axis; replicated if None.
-        generator: The generator to draw from; the default one of the device if None.
+        generator: The generator to draw from; the device's default generator if None.
 
     Raises:
         MeshError: No mesh was passed, and no `with mesh:` is active.
@@ -235,7 +235,7 @@ def _make(
 
 
 def _shape(size: Sequence[Size]) -> torch.Size:
-    """Return the shape, given as one sequence or as separate integers."""
+    """Return the shape, given as a sequence or as separate integers."""
     if len(size) == 1 and not isinstance(size[0], int):
         return torch.Size(size[0])
     return torch.Size([each for each in size if isinstance(each, int)])

@@ -1,8 +1,8 @@
 """Placements of the gradients of tensors that cross between local tensors and DTensors.
 
-The gradient of a shard is the same shard, that of a replica a replica. Partial values receive the
-full gradient, since the gradient of a sum is that of each term. Used by the autograd functions of
-`tensor`.
+The gradient of a shard is the same shard, and of a replica a replica. Partial values receive the
+full gradient, since each term of a sum has the gradient of the sum. Used by the autograd functions
+of `tensor`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dtensor_core.spec import Spec, TensorMeta
 def gradient_placements(placements: tuple[Placement, ...]) -> tuple[Placement, ...]:
     """Return the placements of a gradient that crosses to local tensors.
 
-    They are those of the forward, with Partial replaced by Replicate.
+    These are the forward's placements, with Partial replaced by Replicate.
     """
     return tuple(gradient_placement(placement) for placement in placements)
 
@@ -42,8 +42,8 @@ def gradient_target(
 ) -> tuple[Placement, ...]:
     """Return the target placements of a gradient.
 
-    They are those of the forward, with Partial replaced by Replicate unless the gradient has the
-    same Partial.
+    These are the forward's placements, with Partial replaced by Replicate unless the gradient has
+    the same Partial.
     """
     return tuple(
         before if before is now else gradient_placement(before)

@@ -1,9 +1,9 @@
 """Shard arithmetic: the part of a dimension that a coordinate holds. Integers in, integers out.
 
 Invariant (torch.chunk): a dimension of size s over n ranks is split into chunks of ceil(s / n), so
-the last ones may be short or empty. Several axes may shard one dimension. They act from the first
-mesh axis to the last, each on the result of the ones before. A strided shard takes its chunk of
-each of `split_factor` blocks, where the blocks themselves are `torch.chunk` pieces.
+the last chunks may be short or empty. Several axes may shard the same dimension. They act from the
+first mesh axis to the last, each on the previous result. A strided shard takes its chunk of each of
+`split_factor` blocks, where the blocks themselves are `torch.chunk` pieces.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Extent:
 
 
 def chunk_size(global_size: int, num_shards: int) -> int:
-    """Return the length of all chunks but the last ones: ceil(global_size / num_shards)."""
+    """Return the length of a full chunk: ceil(global_size / num_shards)."""
     return -(-global_size // num_shards)
 
 
 def local_extent(global_size: int, num_shards: int, coord: int) -> Extent:
-    """Return the slice of a dimension that one coordinate holds.
+    """Return the slice of a dimension that a coordinate holds.
 
-    Chunks are ceil(global_size / num_shards) long, so the last ones may be short or empty:
+    Chunks are ceil(global_size / num_shards) long, so the last may be short or empty:
     local_extent(5, 4, 2) == Extent(offset=4, size=1), and coord 3 holds nothing.
 
     Raises:
@@ -48,7 +48,7 @@ def local_extent(global_size: int, num_shards: int, coord: int) -> Extent:
 
 @dataclass(frozen=True, slots=True)
 class AxisSharding:
-    """Sharding of a dimension by one axis of `num_shards` ranks, seen from the one at `coord`."""
+    """Sharding of a dimension by an axis of `num_shards` ranks, seen from the rank at `coord`."""
 
     num_shards: int
     coord: int
@@ -58,7 +58,7 @@ class AxisSharding:
 def shardings_of(
     placements: Sequence[Placement], mesh_shape: Sequence[int], coords: Sequence[int], dim: int
 ) -> tuple[AxisSharding, ...]:
-    """Return the shardings of one dimension by some placements, first mesh axis first."""
+    """Return the shardings of a dimension by the placements, first mesh axis first."""
     return tuple(
         AxisSharding(mesh_shape[axis], coords[axis], placement.num_blocks)
         for axis, placement in enumerate(placements)
@@ -69,7 +69,7 @@ def shardings_of(
 def held_extents(global_size: int, shardings: Sequence[AxisSharding]) -> tuple[Extent, ...]:
     """Return the pieces of a dimension that a rank holds, in the order of local storage.
 
-    Without a strided shard this is one piece, possibly empty:
+    Without a strided shard this is a single piece, possibly empty:
     held_extents(8, [AxisSharding(2, 1), AxisSharding(2, 0)]) == (Extent(4, 2),).
     """
     offset, size = 0, global_size
@@ -112,7 +112,7 @@ def _select(held: Sequence[Extent], wanted: Sequence[Extent]) -> tuple[Extent, .
 
 
 def _append(pieces: list[Extent], piece: Extent) -> None:
-    """Append a piece, merged with the last one if they touch."""
+    """Append a piece, merged with the last if they touch."""
     if pieces and pieces[-1].offset + pieces[-1].size == piece.offset:
         pieces[-1] = Extent(pieces[-1].offset, pieces[-1].size + piece.size)
     else:
@@ -133,7 +133,7 @@ def united(extents: Iterable[Extent]) -> list[Extent]:
 
 
 def shard_size(size: int, num_shards: int, coord: int, num_blocks: int = 1) -> int:
-    """Return the number of elements of a dimension that one coordinate holds.
+    """Return the number of elements of a dimension that a coordinate holds.
 
     They are its chunk of each of `num_blocks` equal blocks.
     """
@@ -162,7 +162,7 @@ def local_shape(
 ) -> tuple[int, ...]:
     """Return the local shape at `coords`.
 
-    Outside of the mesh (`coords` is None) it is that of an empty tensor, or of a scalar.
+    Outside of the mesh (`coords` is None) it is the shape of an empty tensor, or of a scalar.
     """
     if coords is None:
         return (0,) if shape else ()

@@ -3,8 +3,8 @@
 A mesh axis is named by `mesh_dim_names`, or `axis0`, `axis1`, ... if it has no name. A rank that is
 not part of a mesh has no coordinate on it.
 
-Meshes compare equal by shape and ranks, so a mesh of destroyed process groups equals the one made
-in its place. Caches by mesh use `identity`, which distinguishes them.
+Meshes compare equal by shape and ranks, so a mesh of destroyed process groups equals its
+replacement. Caches by mesh use `identity`, which distinguishes them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def current_mesh(mesh: DeviceMesh | None = None) -> DeviceMesh:
-    """Return the given mesh, or that of the innermost `with mesh:`.
+    """Return the given mesh, or the mesh of the innermost `with mesh:`.
 
     Raises:
         MeshError: There is neither.
@@ -105,7 +105,7 @@ class Channel:
 
 
 def channel(mesh: DeviceMesh, axes: tuple[int, ...]) -> Channel:
-    """Return the channel along one axis, or along several that were flattened into one.
+    """Return the channel along an axis, or along several flattened axes.
 
     Raises:
         MeshError: This rank is outside of the mesh, or no group joins the axes.
@@ -139,9 +139,9 @@ def num_flattened(mesh: DeviceMesh) -> int:
 
 
 def flattened(mesh: DeviceMesh) -> dict[tuple[int, ...], DeviceMesh]:
-    """Return the one-axis meshes that `_flatten` made from several axes, by the axes' numbers.
+    """Return the 1D meshes that `_flatten` made from several axes, by the axes' numbers.
 
-    Axes of one rank are left out. No group is made here, since that takes all ranks of the world,
+    Axes of size 1 are left out. No group is made here, since that takes all ranks of the world,
     which may not all be here; they are when the program calls `mesh["dp", "tp"]._flatten()`.
     """
     made = (mesh._root_mesh or mesh)._flatten_mapping
@@ -183,7 +183,7 @@ def forget_decisions() -> None:
 
 @dataclass(frozen=True, eq=False)
 class Identity:
-    """Identity shared by equal meshes with the same process groups, as seen from one rank.
+    """Identity shared by equal meshes with the same process groups, as seen from a rank.
 
     Also caches the mesh's shape, this rank's coordinates (None outside of the mesh) and the
     channels by their axes, which the mesh recomputes on every access.

@@ -1,9 +1,9 @@
 """Announcement of every collective, with its reason, to listeners and recorders.
 
-`redistribute.execute` (and what is built from its steps) announces a `Reason` around each
-collective. `current()` returns the one in force on the calling thread, so that a recorder that
-intercepts the collective learns it. Listeners are called before anything is sent, and may
-refuse by raising. Nothing here has a cost if no communication happens.
+`redistribute.execute` (and code built from its steps) announces a `Reason` around each collective.
+`current()` returns the reason in force on the calling thread, for recorders that intercept the
+collective. Listeners are called before anything is sent, and may refuse by raising. Nothing here
+has a cost if no communication happens.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Reason:
         step: The kind of this collective.
         axis: The mesh axis of this collective.
         payload_bytes: The payload of this collective on this rank.
-        candidates: The layouts considered, with their cost in seconds; the first one was chosen.
+        candidates: The layouts considered, with their cost in seconds; the first was chosen.
         seconds: The planner's estimate for this collective.
         note: Further detail of the reason.
         expert_rows: The rows that an all-to-all sends to each expert of the axis, if it sends them
@@ -48,7 +48,7 @@ class Reason:
 
     @property
     def sentence(self) -> str:
-        """The reason in one sentence."""
+        """The reason as a sentence."""
         needs = f"needs {self.argument} " if self.argument else ""
         note = f" ({self.note})" if self.note else ""
         way = f"{self.source} -> {self.target}: {self.step} on {self.axis}"
@@ -66,7 +66,7 @@ WRITTEN = "written"
 class Move:
     """An argument that an operator needs in another layout, with the planned steps.
 
-    `candidates` are those of the operator, as in a reason.
+    `candidates` are the layouts considered for the operator, as in `Reason`.
     """
 
     argument: str
@@ -156,7 +156,7 @@ def observing_harness(world_size: int) -> AbstractContextManager[Callable[..., A
 
 
 class _Guards(threading.local):
-    """The guards of one thread, the innermost last."""
+    """The guards of a thread, the innermost last."""
 
     def __init__(self) -> None:
         self.stack: list[Guard | None] = []

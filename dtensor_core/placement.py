@@ -1,4 +1,4 @@
-"""Placements: the layout of a tensor along one mesh axis. Values only, without communication.
+"""Placements: the layout of a tensor along a mesh axis. Values only, without communication.
 
 `Shard(dim)` splits a dimension into `torch.chunk` pieces. `Replicate()` holds the full tensor
 everywhere. `Partial(reduce_op)` holds partial values whose reduction over the axis is the value.
@@ -102,7 +102,7 @@ class Placement:
         return self.letter
 
     def is_shard(self, dim: int | None = None) -> bool:
-        """True for `Shard`, of that dimension if one is given."""
+        """True for `Shard`, of dimension `dim` if given."""
         return False
 
     def is_replicate(self) -> bool:
@@ -110,7 +110,7 @@ class Placement:
         return False
 
     def is_partial(self, reduce_op: str | None = None) -> bool:
-        """True for `Partial`, of that reduction if one is given."""
+        """True for `Partial`, with reduction `reduce_op` if given."""
         return False
 
 
@@ -182,8 +182,8 @@ class Shard(Placement):
 class _StridedShard(Placement):
     """Dimension `dim` is divided into `split_factor` equal blocks; each rank has its chunk of each.
 
-    A shard becomes strided when its dimension is flattened behind an unsharded one: in `[b, h] ->
-    [(b h)]` with h sharded, the result is `_StridedShard(0, split_factor=b)`.
+    A shard becomes strided when its dimension is flattened behind an unsharded dimension: in
+    `[b, h] -> [(b h)]` with h sharded, the result is `_StridedShard(0, split_factor=b)`.
     """
 
     __slots__ = ("dim", "split_factor")
@@ -216,7 +216,7 @@ def strided_shard(dim: int, split_factor: int) -> _StridedShard:
 
 @lru_cache(maxsize=1024)
 def shard_in_blocks(dim: int, num_blocks: int) -> Placement:
-    """Return the shard of each of `num_blocks` equal blocks; a plain one of a single block."""
+    """Return the shard of each of `num_blocks` equal blocks; a plain shard for a single block."""
     return Shard(dim) if num_blocks == 1 else _StridedShard(dim, split_factor=num_blocks)
 
 

@@ -61,7 +61,7 @@ class Decision:
     """The layout of every tensor argument and result of a call, and the plans of the arguments.
 
     Attributes:
-        rule: The rule of the call, if it has one.
+        rule: The rule of the call, if any.
         inputs: The layouts of the arguments.
         plans: The plan of each argument to its layout.
         outputs: The layouts of the results.
@@ -149,7 +149,7 @@ def _unmoved(
 ) -> tuple[Placements, ...] | None:
     """Return the results' placements if no argument has to move, independent of sizes.
 
-    Returns None if one has to move, or if sizes matter. Most calls of a program have one of a few
+    Returns None if an argument has to move, or if sizes matter. Most calls of a program share a few
     forms, which are decided here once for all shapes.
     """
     rule = ShardingRule.of_form(form)
@@ -196,7 +196,7 @@ def _common_mesh(call: Call):
 
 
 class _Costs:
-    """The costs of one call: each is computed once, however many candidates share it."""
+    """The costs of a call: each is computed once, however many candidates share it."""
 
     def __init__(self, call: Call, mesh: Topology) -> None:
         self.call, self.mesh = call, mesh
@@ -250,7 +250,7 @@ def _choose(
     fixed: Sequence[Fixed],
     chosen: Sequence[Candidate],
 ) -> tuple[Candidate, list[tuple[str, float]]]:
-    """Return the cheapest candidate on one axis, and the ranking of candidates if it has a cost.
+    """Return the cheapest candidate on an axis, and the ranking of candidates if it has a cost.
 
     `chosen` are the candidates of the axes before.
     """
@@ -336,7 +336,7 @@ def _offered(
     present: Sequence[Placement],
     chosen: Sequence[Candidate],
 ) -> list[Candidate]:
-    """Return a rule's candidates for one axis, given the choices on the axes before."""
+    """Return a rule's candidates for an axis, given the choices on the axes before."""
     return [
         candidate
         for candidate in candidates(rule, sizes, ranks, present)
@@ -391,7 +391,7 @@ def _placements_of(candidate: Candidate, each: Fixed) -> list[Placement]:
 def _without_new_shards(allowed: list[Candidate]) -> list[Candidate]:
     """Return the candidates that shard no result, replicated results first.
 
-    Returns all candidates if each one shards a result.
+    Returns all candidates if each shards a result.
     """
     unsharded = [
         candidate

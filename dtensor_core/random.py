@@ -1,9 +1,9 @@
 """Random numbers over a mesh: seeding, and separate numbers for plain tensors on each rank.
 
-Random operators on DTensors need nothing of this. They draw from torch's own generators, and give
-the numbers of one device as long as the generators of all ranks of the mesh are in the same state
+Random operators on DTensors don't need this module. They draw from torch's own generators, and
+match a single device as long as the generators of all ranks of the mesh are in the same state
 (`sharded_rng`, docs/random.md). That state is torch's: `torch.manual_seed`, `get_rng_state`,
-`fork_rng` and activation checkpointing work as they do on one device. Nothing here communicates,
+`fork_rng` and activation checkpointing work as on a single device. Nothing here communicates,
 except `check_seeds`. Called by users.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["check_seeds", "is_rng_supported_mesh", "manual_seed", "per_rank"]
 
 
 def is_rng_supported_mesh(device_mesh: DeviceMesh) -> bool:
-    """True if random operators on DTensors of this mesh can give one device's numbers.
+    """True if random operators on DTensors of this mesh can draw a single device's numbers.
 
     That holds for the CPU, and for any device whose generator state can be read.
     """
@@ -60,14 +60,14 @@ def manual_seed(seed: int, device_mesh: DeviceMesh) -> None:
 def per_rank(device_mesh: DeviceMesh, axes: Sequence[str | int] | None = None) -> Iterator[None]:
     """Draw plain tensors differently on ranks with different coordinates on `axes`.
 
-    For tensors that are one rank's part of a larger one, such as local activations in `nn.Dropout`.
-    Ranks with the same coordinates on `axes` (default: all axes) draw the same numbers. All ranks
-    must enter together. The numbers follow from the state before. That state advances by one number
-    of the CPU's generator, and is equal on all ranks again afterwards. Random operators on DTensors
-    must not be used inside.
+    For tensors that are a rank's part of a larger tensor, such as local activations in
+    `nn.Dropout`. Ranks with the same coordinates on `axes` (default: all axes) draw the same
+    numbers. All ranks must enter together. The numbers follow from the random state on entry, which
+    advances by one number of the CPU's generator and is equal on all ranks again afterwards. Random
+    operators on DTensors must not be used inside.
 
     Raises:
-        MeshError: The mesh does not have one of the axes.
+        MeshError: The mesh does not have all of the axes.
     """
     place = 0
     coords = device_mesh.get_coordinate()

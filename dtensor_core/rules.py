@@ -1,7 +1,6 @@
 """The table of operators as text: `python -m dtensor_core.rules [--markdown]`.
 
-Operators of one family with the same rule share a line. docs/operators.md is made of the same
-lines.
+Operators of a family with the same rule share a line. docs/operators.md is made of the same lines.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def _aligned(rows: Sequence[tuple[str, str, str]]) -> str:
 
 
 def markdown() -> str:
-    """Return the table as one Markdown section per family."""
+    """Return the table as a Markdown section per family."""
     blocks: list[str] = []
     for name, description, lines in families():
         rows = [HEADER, ("---",) * len(HEADER)]

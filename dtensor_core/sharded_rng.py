@@ -1,4 +1,4 @@
-"""Drawing one rank's part of a random tensor, with the numbers that one device would draw.
+"""Drawing a rank's part of a random tensor, with the numbers that a single device would draw.
 
 Invariant: a rank draws the numbers of the full tensor, in memory order, and keeps its own.
 Therefore replicas agree, shards differ, every layout gives the same full tensor, and generators
@@ -9,8 +9,8 @@ many are drawn at once:
 
     CPU     numbers are sequential: all blocks are drawn, one at a time. Blocks are multiples of the
             sampler's grain; None if it has none, as where MKL draws all at once
-    CUDA    Philox is counter-based: a block is drawn from its position in the count, so only blocks
-            of which a part is held are drawn. Blocks are multiples of the kernel's grid
+    CUDA    Philox is counter-based: a block is drawn from its position in the count, so blocks
+            that hold no element of the rank are skipped. Blocks are multiples of the kernel's grid
     others  drawn at once
 
 Called by the rules of random operators and by the factories.
@@ -56,7 +56,7 @@ def draw(
         spec: The layout of the tensor.
         grain: Sizes that are multiples of it can be drawn in sequence; None if all must be drawn at
             once.
-        generator: The generator that `fill` draws from; the device's default one by default.
+        generator: The generator that `fill` draws from; the device's default generator if None.
 
     Returns:
         `local`.
@@ -80,8 +80,8 @@ def draw(
 def apart(device_type: str, place: int) -> Iterator[None]:
     """Give each `place` different numbers from torch's default generators while the body runs.
 
-    All ranks must enter together. The numbers follow from the state before. That state advances by
-    one number of the CPU's generator, and is equal on all ranks again afterwards.
+    All ranks must enter together. The numbers follow from the random state on entry, which
+    advances by one number of the CPU's generator and is equal on all ranks again afterwards.
     """
     # Drawn before the fork, so that the state advances for the next use.
     seed = int(torch.randint(1 << 62, ()).item()) ^ place
@@ -109,7 +109,7 @@ def embed(part: torch.Tensor, spec: Spec, full: torch.Tensor) -> torch.Tensor:
 
 
 class Stream(Protocol):
-    """The random numbers of a full tensor in memory order, of which some are taken."""
+    """The random numbers of a full tensor in memory order, to be taken or skipped."""
 
     def take(self, count: int) -> torch.Tensor:
         """Return the next `count` numbers, [count]; valid until the next call."""
@@ -119,7 +119,7 @@ class Stream(Protocol):
         """Skip the next `count` numbers."""
 
     def end(self) -> None:
-        """Leave the generator in the state after one draw of the full tensor."""
+        """Leave the generator in the state after a single draw of the full tensor."""
 
 
 def _stream(
@@ -288,6 +288,6 @@ def _overlaps(held: Sequence[Extent], start: int, stop: int) -> Iterator[tuple[i
 
 
 def _keep(rows: torch.Tensor, dim: int, held: Sequence[Extent]) -> torch.Tensor:
-    """Select the held part of a dimension; a view if it is in one piece."""
+    """Select the held part of a dimension; a view if it is in a single piece."""
     pieces = [rows.narrow(dim, piece.offset, piece.size) for piece in held]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)

@@ -63,7 +63,7 @@ def _in_numbers(meta: TensorMeta) -> TensorMeta:
 
 
 class Spec:
-    """The layout of one DTensor on its mesh. Interned and frozen: compare with `is`.
+    """The layout of a DTensor on its mesh. Interned and frozen: compare with `is`.
 
     Attributes:
         mesh: The device mesh.
@@ -190,7 +190,7 @@ class Spec:
         return layout.held_extents(self.shape[dim], shardings)
 
     def part_of(self, full: torch.Tensor) -> torch.Tensor:
-        """Return this rank's part of a full tensor; a view if it is in one piece."""
+        """Return this rank's part of a full tensor; a view if it is in a single piece."""
         if self.coords is None:
             return full.new_zeros(self.local_shape)
         part = full

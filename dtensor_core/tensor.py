@@ -66,7 +66,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     """A tensor distributed over the ranks of a device mesh.
 
     Shape, stride and dtype are global. Each rank holds `_local_tensor`, laid out as `placements`,
-    one per mesh axis. Make one with `distribute_tensor`, `DTensor.from_local` or a factory, not by
+    one per mesh axis. Use `distribute_tensor`, `DTensor.from_local` or a factory, rather than
     calling the class.
     """
 
@@ -108,7 +108,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
 
         Args:
             local_tensor: This rank's local tensor, which the result aliases.
-            device_mesh: The mesh; by default that of the innermost `with mesh:`.
+            device_mesh: The mesh; from the innermost `with mesh:` by default.
             placements: One placement per mesh axis; Replicate by default.
             run_check: Compare all ranks by communication. Dtypes, and without `shape` also local
                 shapes, must be the same; replicated axes receive the data of their first rank.
@@ -182,9 +182,8 @@ class DTensor(torch.Tensor, metaclass=_Kind):
     def to_local(self, *, grad_placements: Sequence[Placement] | None = None) -> torch.Tensor:
         """Return the local tensor, without a copy; differentiable.
 
-        `grad_placements` are the placements of the local tensor's gradient (default: those of this
-        tensor, with Partial read as Replicate). The local tensor of an `nn.Parameter` is a
-        parameter too.
+        `grad_placements` are the placements of the local tensor's gradient (default: this tensor's,
+        with Partial read as Replicate). The local tensor of an `nn.Parameter` is a parameter too.
         """
         if has_dual_level():
             here = self._spec.placements
@@ -275,7 +274,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
 
     @property
     def data(self) -> DTensor:
-        """The tensor outside of autograd; assigning another DTensor replaces this one's data.
+        """The tensor outside of autograd; assign a DTensor to replace the data.
 
         Raises:
             MixedTensorError: A plain tensor is assigned.
@@ -315,7 +314,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
         return f"Parameter containing:\nDTensor({text})" if self._is_param else f"DTensor({text})"
 
     def data_ptr(self) -> int:
-        """Return 0, by which torch knows a tensor without memory of its own when it copies one."""
+        """Return 0, which marks a tensor without memory of its own when torch copies it."""
         return 0
 
     @untraced

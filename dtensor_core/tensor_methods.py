@@ -1,7 +1,7 @@
 """Python protocol methods that read a tensor's values or memory without an operator.
 
-Values are those of the full tensor, the same on every rank. A DTensor has no memory of its own;
-access to it, which torch would permit out of bounds, is refused. Installed by `tensor`.
+Values come from the full tensor, and are the same on every rank. A DTensor has no memory of its
+own; access to it, which torch would permit out of bounds, is refused. Installed by `tensor`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Tied parameters: a parameter with several names stays a single one when it is distributed.
+"""Tied parameters: a parameter with several names stays a single parameter when distributed.
 
 Styles and partition functions replace the parameter of one name by a DTensor, unaware of other
-names. Each replacement is therefore recorded by the parameter it replaces, for as long as that one
-is referenced. Its other names get the same DTensor, in this call or in a later one for another part
-of the model. Called by `distribute_module` and `parallelize_module`.
+names. Each replacement is therefore recorded by the parameter it replaces, for as long as that is
+referenced. The parameter's other names get the same DTensor, in this call or in a later call for
+another part of the model. Called by `distribute_module` and `parallelize_module`.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ _state = _State()
 
 @contextmanager
 def keeping_ties(module: nn.Module) -> Iterator[None]:
-    """Give all names of a parameter the DTensor that the body assigns to one of them.
+    """Give all names of a parameter the DTensor that the body assigns to any of them.
 
     Raises:
-        TiedError: The body makes DTensors of different layouts from one parameter.
+        TiedError: The body makes DTensors of different layouts from the same parameter.
     """
     named = Counter(id(parameter) for _, parameter in _parameters(module))
     # Held weakly unless tied, so that a full parameter with one name can be freed once replaced.
@@ -95,7 +95,7 @@ def _parameters(module: nn.Module) -> Iterator[tuple[_ParameterName, Any]]:
 
 
 def _tie(place: _ParameterName, old: torch.Tensor, new: Any) -> None:
-    """Record the replacement of a parameter at one of its names, or reuse the recorded one."""
+    """Record the replacement of a parameter under a name, or reuse the recorded replacement."""
     if old not in _state.replaced:
         if isinstance(old, DTensor) and _is_same(old, new):
             place.owner._parameters[place.key] = old  # pyright: ignore[reportArgumentType]

@@ -2,9 +2,9 @@
 
 - `untraced` marks functions that are not compiled when they run by themselves.
 - `outside_graphs` marks functions that break a graph.
-- `as_node` marks functions that a graph holds as one node.
+- `as_node` marks functions that a graph holds as a single node.
 - `outside_transforms` marks functions that run outside of all transforms of `torch.func`.
-- `depending` keeps a compiler from dropping a collective on one rank alone.
+- `depending` keeps a compiler from dropping a collective on a single rank.
 
 Layouts are decided with plain numbers (`settled`) and without modes (`no_modes`). Nothing here
 loads the compiler.
@@ -60,7 +60,7 @@ def outside_graphs(reason: str) -> Callable[[F], F]:
 
 
 class Node(torch.Tensor):
-    """A call that makes a DTensor, as one node of a graph of torch.compile.
+    """A call that makes a DTensor, as a single node of a graph of torch.compile.
 
     Dynamo writes the construction of a traceable tensor class into its graph without tracing into
     it: `Node("zeros", 8, 8)` is a call of `functions["zeros"]`. There are no instances.
@@ -110,7 +110,7 @@ def _is_wrapped(value: Any) -> bool:
 
 
 def as_node(function: Callable[P, T]) -> Callable[P, T]:
-    """Make a function with a keyword `device_mesh` that returns a DTensor one node of a graph."""
+    """Represent a DTensor-making function with a keyword `device_mesh` by a single graph node."""
     name = function.__name__
     Node.functions[name] = function
     eager = outside_transforms(function)
@@ -170,9 +170,9 @@ def depending(result: torch.Tensor, *inputs: torch.Tensor, mark: int = 0) -> tor
     """Return `result`, made to depend on `inputs` while compiling; otherwise unchanged.
 
     The dependency is an added zero. A compiler drops operators that no result needs, collectives
-    included. A rank with an empty shard, or one that gives a neutral value, needs less than the
-    others, and would drop a collective that they join. A compiler also merges equal operators; a
-    different `mark` keeps those apart that are equal on some ranks only.
+    included. A rank with an empty shard or a neutral value needs less than the others, and would
+    drop a collective that they join. A compiler also merges equal operators; a different `mark`
+    keeps apart operators that are equal on some ranks only.
     """
     if not torch.compiler.is_compiling():
         return result

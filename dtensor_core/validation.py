@@ -79,7 +79,7 @@ def global_meta(
     shape: Sequence[int] | None,
     stride: Sequence[int] | None,
 ) -> TensorMeta:
-    """Return the global metadata: as given, or as if all shards were like the local one.
+    """Return the global metadata: as given, or as if all shards were like this rank's.
 
     Raises:
         PlacementError: The given shape or stride has another number of dims.

@@ -59,7 +59,7 @@ def check(
     The output states how many calls were compared, and why others were not. `--json` has these
     numbers under `compared`.
 
-    Of a run with values of tensors, replicas that differ are faults, and so are gradients, losses
+    In a run with values of tensors, replicas that differ are faults, and so are gradients, losses
     and norms that lack contributions or have the wrong factor. `--gradients` also prints how each
     gradient was reduced: over which ranks, how many contributions, and with which factor.
     """

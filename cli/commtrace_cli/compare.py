@@ -1,4 +1,4 @@
-"""`commtrace compare`: the first tensor in which two runs of one program differ."""
+"""`commtrace compare`: the first tensor in which two runs of a program differ."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def compare(
     as_json: printing.AsJson = False,
     as_csv: printing.AsCsv = False,
 ) -> None:
-    """Compare the values of two runs of one program; name the first tensor that is wrong.
+    """Compare the values of two runs of a program; name the first tensor that is wrong.
 
     The runs may differ in layout, world size, dtype or version, and are recorded with `--values`.
     The first run is taken for right. Tensors are paired by step, module and name, operators in the
-    order of their call. The first one whose difference exceeds rounding is printed with both
-    layouts, its relation to the right one (a factor, missing parts, other places, an earlier
+    order of their call. The first tensor whose difference exceeds rounding is printed with both
+    layouts, its relation to the right tensor (a factor, missing parts, other places, an earlier
     value), and the communication before it. `--reference` is a run of the first program in float64:
     the error of its own precision then decides what rounding explains. `-o` also writes a page with
     the verdict and a map of divergence by module and step.

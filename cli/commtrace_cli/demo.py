@@ -1,6 +1,6 @@
 """`commtrace demo`: records, prints and draws a small training program that is included.
 
-The program is examples/train_tp.py: the same file in a checkout and, beside this one, in a wheel.
+The program is examples/train_tp.py in a checkout, and the same file beside this module in a wheel.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ def _print_counts(console: Console, table: pd.DataFrame) -> None:
 
 
 def _print_places(console: Console, table: pd.DataFrame, rows: int) -> None:
-    """Print the places that changed in one run."""
+    """Print the places that changed in a run."""
     from commtrace.analyze import Analysis
     from commtrace.analyze.diff import COLUMNS, DIFF, SAME
 
@@ -304,7 +304,7 @@ def _totals(table: pd.DataFrame) -> Iterator[Text]:
 
 
 def _total(rows: pd.DataFrame, name: str, unit: str, noun: str) -> str:
-    """Format the total change of a measure, over the places of which its change is known."""
+    """Format the total change of a measure, over the places where its change is known."""
     known = rows[rows[f"{name}_change"].notna()]
     note = known_note(len(known), len(rows), "place")
     if known.empty:

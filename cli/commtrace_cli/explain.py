@@ -1,4 +1,4 @@
-"""`commtrace explain`: details of one communication call."""
+"""`commtrace explain`: details of a communication call."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def explain(
     rows: selection.Rows = 12,
     as_json: printing.AsJson = False,
 ) -> None:
-    """Explain one call: its source line, reason, data, time and peers.
+    """Explain a call: its source line, reason, data, time and peers.
 
     Shows the source line, the module and operator, the source and target layouts, the candidates
     with their costs, the steps of the redistribution, the call itself, and the arrival of each
@@ -320,7 +320,7 @@ def _arrivals(story: Story, rows: int, width: int) -> Padding:
 
 
 def _few(peers: tuple[Peer, ...], rows: int) -> list[Peer]:
-    """Select at most `rows` peers: this and differing ones, then the last, then the first."""
+    """Select at most `rows` peers: this and differing peers, then the last, then the first."""
     if len(peers) <= rows:
         return list(peers)
     places = [i for i, peer in enumerate(peers) if peer.is_this or peer.differs]

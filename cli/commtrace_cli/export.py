@@ -40,7 +40,7 @@ def export(
 
     perfetto: steps, modules, operators and calls of each rank, with flow arrows between matched
     calls, waits and bytes in flight. speedscope: blocked time and bytes by stack. csv and parquet:
-    a folder with one file per table, and one that documents the columns.
+    a folder with one file per table, and a file that documents the columns.
     """
     path = output or default_path(trace, to.value)
     is_folder = FORMATS[to.value].is_folder

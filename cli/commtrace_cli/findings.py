@@ -59,9 +59,9 @@ def findings(
 ) -> None:
     """Print possible improvements of a run, with estimated savings and advice.
 
-    Savings are estimates per rank, as the mean over ranks. Findings that repeat at one line are
-    reported once; `--json` and `--csv` have each. Rules that could not be evaluated, because the
-    trace lacks data, are listed at the end, and under `unanswered` of `--json`.
+    Savings are estimates per rank, as the mean over ranks. Findings that repeat at the same line
+    are reported once; `--json` and `--csv` have each. Rules that could not be evaluated, because
+    the trace lacks data, are listed at the end, and under `unanswered` of `--json`.
     """
     numbers = steps_of(steps)
     frames = part_of(load_run(trace, workers, dask), steps=numbers)

@@ -41,7 +41,7 @@ def flame(
 ) -> None:
     """Show the origin of communication as a flame graph: phase, module, operator, collective.
 
-    In the terminal, each bar is below that of its parent; numbers are means per rank. `-o` writes
+    In the terminal, each bar is below its parent's; numbers are means per rank. `-o` writes
     an interactive picture.
     """
     if output is not None:

@@ -31,8 +31,8 @@ def import_(
     """Convert traces of other tools to a run file.
 
     Supported are traces of torch.profiler, flight-recorder dumps of torch and torchcomms, the
-    logs of NCCL Inspector, snapshots of NCCL RAS (`ncclras -f json`), several of which show
-    progress, torch's ExecutionTraces, SQLite exports of Nsight Systems, and text of any number of
+    logs of NCCL Inspector, snapshots of NCCL RAS (`ncclras -f json`; several show
+    progress), torch's ExecutionTraces, SQLite exports of Nsight Systems, and text of any number of
     ranks with lines of torch's watchdog at a time-out, or of `NCCL_DEBUG=INFO` with
     `NCCL_DEBUG_SUBSYS=INIT,COLL`.
 

@@ -36,7 +36,7 @@ Examples:
 def info(trace: inputs.Trace, as_json: printing.AsJson = False) -> None:
     """Summarize a trace: its program, ranks, hosts, size, and missing parts.
 
-    Works for every readable trace, including one without communication.
+    Works for every readable trace, even without communication.
     """
     settings = settings_of()
     with working(f"reading {trace}"):

@@ -1,4 +1,4 @@
-"""Loading of traces by path, for the commands that show one."""
+"""Loading of traces by path, for the commands that show them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def load_run(path: Path, workers: int | None = None, dask: str | None = None) ->
 
     Args:
         path: The trace.
-        workers: Number of processes for a run that is read in parts; by default one for each core.
+        workers: Number of processes for a run that is read in parts; by default one per core.
         dask: Address of the scheduler of a Dask cluster that reads it in parts.
 
     Raises:

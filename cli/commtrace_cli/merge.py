@@ -1,4 +1,4 @@
-"""`commtrace merge`: merging of the parts of a run into one run file, a folder or a dataset."""
+"""`commtrace merge`: merging of the parts of a run into a run file, a folder or a dataset."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def merge(
     or a folder that contains those, in any order. Reports ranks that are missing or were cut off,
     and the files of earlier runs, which are left out. The parts are kept.
 
-    For one folder RUN.comm without -o, prepares a dataset in it, from which every command then
+    For a single folder RUN.comm without -o, prepares a dataset in it, from which every command then
     reads. An interrupted preparation is continued.
     """
     if output is None and len(parts) == 1 and (dataset or _is_run_folder(parts[0])):
@@ -105,7 +105,7 @@ def _folder(part: Path) -> Path:
 
 
 def _report(run: Mapping[str, Any]) -> None:
-    """Print what a run lacks, and what was left out."""
+    """Print what a run lacks and leaves out."""
     for name, found in (("no part of", "missing_ranks"), ("not closed by", "torn_ranks")):
         ranks: Sequence[int] = run[found]
         if ranks:

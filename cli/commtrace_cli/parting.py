@@ -21,7 +21,7 @@ _MOST_BYTES = 64_000_000
 
 
 def print_parting(console: Console, rows: list[dict[str, Any]]) -> None:
-    """Print the first of some rows of table `divergences`, if there is one."""
+    """Print the first of some rows of table `divergences`, if any."""
     from commtrace.analyze.divergence import lines_of
 
     for row in rows[:1]:

@@ -23,7 +23,7 @@ def prepared(folder: Path, workers: int | None = None, name: Path | None = None)
 
     Args:
         folder: The folder.
-        workers: Number of processes; by default one for each core.
+        workers: Number of processes; by default one per core.
         name: Name of the folder in messages.
 
     Raises:
@@ -43,7 +43,7 @@ def prepared(folder: Path, workers: int | None = None, name: Path | None = None)
 
 
 def prepared_if_possible(folder: Path) -> Dataset | None:
-    """Prepare the dataset of a large run; of one that is not large or cannot be written, None.
+    """Prepare the dataset of a run; return None if it is not large or cannot be written.
 
     Raises:
         TraceError: A part cannot be read.

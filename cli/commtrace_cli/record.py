@@ -47,8 +47,8 @@ def record(
 
     Put it before the program in the command of torchrun (with --no-python), srun, mpirun or any
     launcher that sets RANK and WORLD_SIZE. Each rank adds its part to the folder RUN.comm. Nodes
-    may share the folder or have one each; `commtrace merge` joins them. Where the command cannot be
-    changed, set the variable COMMTRACE=RUN.comm instead.
+    may share the folder or have their own; `commtrace merge` joins them. Where the command cannot
+    be changed, set the variable COMMTRACE=RUN.comm instead.
     """
     require_torch("commtrace record")
     check_run_folder(output)

@@ -46,12 +46,12 @@ def report(
 ) -> None:
     """Write an HTML page with the findings, flame graph, timeline and tables of a run.
 
-    The page is one self-contained file: findings, the consistency check, a flame graph from module
+    The page is a self-contained file: findings, the consistency check, a flame graph from module
     to operator to collective, a timeline of every rank that zooms to single calls, patterns over
     steps, ranks and sizes, and tables to sort and search.
 
     With a window or steps, the page covers that part of the run. With ranks, it has the single
-    calls of these, and the numbers of all. Of a run that is larger than memory, it has the single
+    calls of these ranks, and the numbers of all. If a run is larger than memory, it has the single
     calls of one step and around its findings. Bandwidths are compared with the speed of the link,
     if it is given.
     """

@@ -1,4 +1,4 @@
-"""`commtrace run`: a script on several ranks, recorded into one trace."""
+"""`commtrace run`: a script on several ranks, recorded into a single trace."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def _finish(
         spools: Folder of the ranks' recordings.
         output: The run file, or the same folder.
         program: The program that was recorded.
-        stored: The dataset in the folder, if there is one.
+        stored: The dataset in the folder, if any.
         has_failed: Print the first fault that `commtrace check` finds in it, too.
     """
     from commtrace.child_ranks import notes_of

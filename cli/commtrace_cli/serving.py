@@ -50,7 +50,7 @@ class Served:
 
 @contextlib.contextmanager
 def serving(page: str, port: int) -> Iterator[Served]:
-    """Serve a page on the loopback while the body runs; port 0 is any free one.
+    """Serve a page on the loopback while the body runs; port 0 is any free port.
 
     Raises:
         UsageError: the port is in use.

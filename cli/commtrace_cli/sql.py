@@ -51,7 +51,7 @@ def sql(
 ) -> None:
     """Answer a question in SQL, read-only, or list the tables that can be asked.
 
-    The dialect is that of DuckDB. Times are in nanoseconds and sizes in bytes; an unknown number is
+    The dialect is DuckDB's. Times are in nanoseconds and sizes in bytes; an unknown number is
     NULL, and a text that is unknown or does not apply is empty. A statement reads no file, loads
     nothing and changes nothing, and ends at its limits of memory and time.
     """
@@ -185,7 +185,7 @@ def _text(value: Any) -> str:
 
 
 def _list(paths: Mapping[str, Path]) -> None:
-    """Print tables and columns; each table is one that every run has, maybe without rows."""
+    """Print the tables and columns that every run has, maybe without rows."""
     from commtrace.analyze.sql import SQL_TABLES
 
     for path in paths.values():

@@ -39,7 +39,7 @@ def table(
     workers: processes.AnalysisWorkers = None,
     dask: processes.Dask = None,
 ) -> None:
-    """Print one table of a run, or list all tables with the questions that they answer.
+    """Print a table of a run, or list all tables with the questions that they answer.
 
     Notes above the table report data that the trace lacks. `--json` and `--csv` print exact numbers
     in bytes and nanoseconds, all rows and all columns; `--json` also the meaning of each column.

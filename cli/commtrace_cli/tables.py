@@ -163,7 +163,7 @@ def as_tree(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def truncated(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
-    """Return the first `rows` rows; of a tree, as many complete levels as fit."""
+    """Return the first `rows` rows, or as many complete levels of a tree as fit."""
     if len(frame) <= rows:
         return frame
     if "depth" not in frame:

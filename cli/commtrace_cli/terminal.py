@@ -40,7 +40,7 @@ class ClosedOutput(Exception):
 
 
 class Text(RichText):
-    """Part of one line, with unprintable characters made visible."""
+    """Part of a line, with unprintable characters made visible."""
 
     def __init__(self, text: str = "", style: Any = "", **more: Any) -> None:
         super().__init__(visible(text), style, **more)
@@ -192,9 +192,9 @@ _SPACE_IN_COMMAND = "\0"
 
 
 def _fitting(text: str, console: Console) -> Iterator[str]:
-    """Yield the lines of a text, wrapped between words on a terminal, with commands in one piece.
+    """Yield the lines of a text, wrapped between words on a terminal, with commands kept whole.
 
-    The lines that continue one are indented by two more.
+    Continuation lines are indented by two more.
     """
     for line in text.split("\n"):
         if not console.is_terminal or len(line) <= console.width:

@@ -1,4 +1,4 @@
-"""Flame graph in a terminal: one row per node, its bar below that of its parent.
+"""Flame graph in a terminal: one row per node, its bar below its parent's.
 
     all communication              13.8 kB   100%  ████████████████████
     forward                         5.5 kB    40%  ████████
@@ -46,7 +46,7 @@ class Row:
 
 
 class Tree:
-    """Nodes of a flame graph by parent, with the values of one measure."""
+    """Nodes of a flame graph by parent, with the values of a measure."""
 
     def __init__(self, nodes: pd.DataFrame, value: str) -> None:
         self.nodes: list[Any] = list(nodes.itertuples(index=False))

@@ -2,7 +2,7 @@
 
     R   most of the column is transfer of an all_reduce      r   most of it is waiting in one
     ▂   less than half of it is communication                ·   none of it
-    ?   a call is in flight, or begins, of which it is unknown whether it blocks the rank
+    ?   a call is in flight, or begins, and it is unknown whether it blocks the rank
 
 Letters distinguish kinds without colours; capitals distinguish transfer from waiting.
 """

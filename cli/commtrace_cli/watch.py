@@ -138,7 +138,7 @@ def _observer(folder: Path, alarms: Alarms) -> Observer:
 
 
 def _ended_by_merging(snapshot: Snapshot, watch: Watch) -> Snapshot:
-    """Return the end of a run whose folder was that of spools and has been merged, or `snapshot`.
+    """Return the end of a run whose folder of spools has been merged, or `snapshot`.
 
     Raises:
         NotATraceError: the folder has vanished otherwise.
@@ -279,7 +279,7 @@ def _shown_as_json() -> Iterator[Show]:
 
 @contextmanager
 def _shown_as_lines() -> Iterator[Show]:
-    """Print one line at each refresh, and each problem and note when it appears."""
+    """Print a line at each refresh, and each problem and note when it appears."""
     from commtrace.live.wording import line, problem_line
 
     console = data_console()
@@ -356,7 +356,7 @@ def _execute(command: str, problem: LiveProblem) -> None:
 
 
 def _require_run(folder: Path, *, may_begin: bool) -> None:
-    """Refuse a path that is no folder of spools, or not yet one unless it may begin later."""
+    """Refuse a path that is no folder of spools; a run that may begin later needs none yet."""
     from commtrace.errors import EmptyTraceError, NotATraceError
     from commtrace.tracefile.run_folder import require_run_folder
     from commtrace.tracefile.spool import SPOOL_SUFFIX

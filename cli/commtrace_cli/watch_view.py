@@ -1,4 +1,4 @@
-"""The terminal's view of a run as it is now: a `Snapshot` as rich renderables, or as one line."""
+"""The terminal's view of a run as it is now: a `Snapshot` as rich renderables, or as a line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from commtrace_cli.terminal import Text, colour_of_kind
 
 LEVELS = "▁▂▃▄▅▆▇█"
 MOST_RANKS = 16
-"""Number of ranks up to which each has a row of its own; above, alike ranks share one."""
+"""Number of ranks up to which each has a row of its own; above, alike ranks share a row."""
 _SECOND = 1e9
 
 
@@ -57,7 +57,7 @@ def frame(snapshot: Snapshot, *, width: int, height: int | None = None) -> Rende
 def stacks(
     dumps: Sequence[StackDump], *, most_threads: int | None = None
 ) -> Iterator[RenderableType]:
-    """Yield the stacks of ranks, those of ranks with equal stacks once.
+    """Yield the stacks of ranks, with equal stacks only once.
 
     Args:
         dumps: the dumps to show.

@@ -1,9 +1,9 @@
 """Activity of each rank over time: waiting for a peer, transferring, or anything else.
 
-The intervals of a rank cover the time from its first call to the end of its last one without gaps.
-If several threads are blocked at once, the earlier call counts. While only calls of unknown blocked
-time are in flight, the activity is unknown; of calls of unknown end, and of steps that were not
-recorded on purpose, the trace has no interval.
+The intervals of a rank cover the time from its first call to the end of its last without gaps. If
+several threads are blocked at once, the earlier call counts. While only calls of unknown blocked
+time are in flight, the activity is unknown. Calls of unknown end, and steps that were not recorded
+on purpose, have no interval.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ COLUMNS = (
 
 
 def activity(frames: Frames) -> pd.DataFrame:
-    """Return one row per interval, by rank and time; a wait of unknown length is a transfer."""
+    """Return a row per interval, by rank and time; a wait of unknown length is a transfer."""
     table = pd.concat(frames.by_ranks(_of_ranks))
     return typed(table.sort_values("rank", kind="stable"), COLUMNS)
 

@@ -45,7 +45,7 @@ _SUMS = ["sent_bytes", "num_rows", "num_unsized", "num_calls"]
 
 
 def all_to_all_splits(frames: Frames) -> pd.DataFrame:
-    """Return one row per all-to-all of the program, step, source and target."""
+    """Return a row per all-to-all of the program, step, source and target."""
     # Each part has all calls of its sources.
     table = joined(frames.by_ranks(_of_ranks))
     table = table.assign(mesh_axis=mesh_axes(frames, table["group"]))

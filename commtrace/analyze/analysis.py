@@ -25,12 +25,12 @@ _MOST = 2**63 - 1024
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """One question about a run and the function that answers it.
+    """A question about a run and the function that answers it.
 
     Attributes:
         name: Key in the catalog, also used by the command line.
         title: Heading shown above the table.
-        question: The question in one sentence.
+        question: The question as a sentence.
         function: Computes the answer from the run's tables.
         columns: Schema of the answer, with units.
         topic: Topic of the page under which its table is listed; empty if it is not a table there.
@@ -76,7 +76,7 @@ def _without_rows(columns: tuple[Column, ...]) -> pd.DataFrame:
 def addable(values: pd.Series) -> pd.Series:
     """Return `values` in a dtype in which no partial sum overflows: floats where integers might.
 
-    Floats lose what is below 1e-16 of the sum; a sum of integers beyond 2**63 would wrap around.
+    Floats drop parts below 1e-16 of the sum; a sum of integers beyond 2**63 would wrap around.
     """
     if values.dtype.kind not in "iu" or np.abs(values.to_numpy("float64")).sum() < _MOST:
         return values

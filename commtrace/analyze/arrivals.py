@@ -1,7 +1,7 @@
 """Wait and transfer time of each call, and the rank that arrived last.
 
 A call cannot complete before the members it depends on have arrived (`matching` says which calls
-form one collective):
+form a collective):
 
     all_reduce, all_gather, reduce_scatter, all_to_all, barrier    needs every member
     broadcast, scatter                                             needs the root
@@ -56,7 +56,7 @@ def end_ns(comm: pd.DataFrame) -> pd.Series:
 
 
 def has_known_end(comm: pd.DataFrame) -> pd.Series:
-    """Return a mask of the calls of which `end_ns` is the end, and not only the last known instant.
+    """Return a mask of the calls whose `end_ns` is the actual end, not only the last known instant.
 
     The time inside the issuing call does not show when an asynchronous call ended.
     """
@@ -69,7 +69,7 @@ def last_arrivals(frames: Frames) -> pd.DataFrame:
     """Return `arrival` and `last_rank` of the last member that each call needs, if it is known.
 
     The arrival is in ns since the start of the run, and nan if it is unknown; the rank is then -1.
-    Unlike those of `arrivals`, they do not depend on the blocked time.
+    Unlike the values of `arrivals`, they do not depend on the blocked time.
     """
     comm, seq = frames.comm, numbers(frames).to_numpy()
     issue = comm["issue_ns"] - frames.start_ns  # small enough to be exact as a float, too
@@ -152,9 +152,9 @@ def _are_matched(
 
 
 def _blocked_before(frames: Frames, issue: pd.Series, arrival: pd.Series) -> pd.Series:
-    """Return the part of each call's blocked time before `arrival`; both times are on one clock.
+    """Return the part of each call's blocked time before `arrival`; both times use the same clock.
 
-    It is exact for calls on a device beside which the trace has the computation.
+    It is exact for device calls if the trace also has the computation of their device.
     """
     comm = frames.comm
     in_call, in_wait, began_waiting = blocked_parts(comm, issue)
@@ -192,7 +192,7 @@ def _of_root(issue: pd.Series, is_root: pd.Series, number: np.ndarray, num: int)
 def _last_arrivals(
     number: np.ndarray, num: int, issue: np.ndarray, rank: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the latest issue of each collective, and its rank; the lowest one in a tie."""
+    """Return the latest issue of each collective, and its rank; the lowest in a tie."""
     latest, last = (np.full(num, extreme) for extreme in (_LONG_AGO, -_LONG_AGO))
     np.maximum.at(latest, number, issue)
     is_latest = issue == latest[number]

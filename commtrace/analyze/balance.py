@@ -1,7 +1,7 @@
 """Load balance of the ranks in each step, in the metrics of POP.
 
-A rank's useful time is the time in which it is not blocked; ranks of which it is unknown are left
-out, and counted in `num_unknown`. With its mean and maximum over ranks,
+A rank's useful time is the time in which it is not blocked; ranks whose useful time is unknown are
+left out, and counted in `num_unknown`. With its mean and maximum over ranks,
 
     load balance             = mean / maximum
     communication efficiency = maximum / duration
@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 def balance(frames: Frames) -> pd.DataFrame:
-    """Return one row per step, in order."""
+    """Return a row per step, in order."""
     parts = pd.concat(frames.by_ranks(_of_part))
     parts["useful"] = addable(parts["useful"])
     table = parts.groupby("step").agg(
@@ -57,7 +57,7 @@ def balance(frames: Frames) -> pd.DataFrame:
 
 
 def _of_part(frames: Frames) -> pd.DataFrame:
-    """Return the useful time of some ranks by step: their number, sum, and the busiest one."""
+    """Return the useful time of some ranks by step: rank count, sum, and busiest rank."""
     ranks = exposed_of_ranks(frames)
     is_known = (ranks["duration_ns"] >= 0) & (ranks["exposed_ns"] >= 0)
     useful = (ranks["duration_ns"] - ranks["exposed_ns"]).clip(lower=0)

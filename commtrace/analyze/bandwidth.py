@@ -7,9 +7,9 @@ own if it is later, to the call's completion. It is the time that the network ta
     algbw = payload / time        busbw = payload * factor(kind, group size) / time
 
 Bandwidths are ratios of sums over the calls of all ranks with a known end, or a known time on the
-device. The median and the best
-are those of single collectives, each the ratio of sums over its members. Both leave out calls of
-which the last arrival is unknown, because a member's call is not in the trace.
+device. The median and the best are over single collectives, each the ratio of sums over its
+members. Both leave out calls whose last arrival is unknown, because a member's call is not in the
+trace.
 
 The reference is the speed of the link that the settings give for the group or its mesh axis. If
 there is none, it is the best busbw after arrival that the kind reached in the group, at any size.
@@ -154,7 +154,7 @@ def busbw_after_arrival(frames: Frames, by: str) -> pd.Series:
 
 
 def bandwidth(frames: Frames) -> pd.DataFrame:
-    """Return one row per kind, group, power of two, algorithm and protocol, in this order."""
+    """Return a row per kind, group, power of two, algorithm and protocol, in this order."""
     table = summed(frames.by_ranks(_sums))
     for name, known in (("time_ns", "num_timed"), ("after_arrival_ns", "num_after_arrival")):
         table[name] = table[name].where(table[known] > 0, -1)
@@ -182,7 +182,7 @@ _RATES = {
 
 
 def _rate(size: pd.Series, time_ns: pd.Series) -> pd.Series:
-    """Return bytes per second; nan without a time, and for a factor of 0 or an unknown one."""
+    """Return bytes per second; nan without a time, and for an unknown factor or a factor of 0."""
     return size.where(size > 0) / time_ns.where(time_ns > 0) * NANOSECONDS_PER_SECOND
 
 
@@ -227,7 +227,7 @@ _Rates = dict[tuple[Any, ...], list[np.ndarray]]
 
 
 def _of_collectives(frames: Frames) -> _Rates:
-    """Return the busbw after arrival of each collective of which it is known."""
+    """Return the busbw after arrival of each collective for which it is known."""
     timed, number = timed_calls(frames), numbers(frames).to_numpy()
     known = np.flatnonzero(timed["after_arrival"].notna())
     keys = [key.iloc[known] for key in _rows(frames)]

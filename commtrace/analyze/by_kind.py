@@ -15,7 +15,7 @@ COLUMNS = (*_MEASURED, BUSBW_AFTER_ARRIVAL)
 
 
 def by_kind(frames: Frames) -> pd.DataFrame:
-    """Return one row per kind, the longest blocked time first."""
+    """Return a row per kind, the longest blocked time first."""
     table = table_by(frames, _MEASURED)
     speeds = busbw_after_arrival(frames, "kind")
     return table.assign(**{BUSBW_AFTER_ARRIVAL.name: table["kind"].map(speeds).astype("float64")})

@@ -1,9 +1,9 @@
 """Communication by module, as a tree.
 
-A module's *inclusive* measures cover its calls and those of its submodules. Its *own* measures
+A module's *inclusive* measures cover its calls and its submodules' calls. Its *own* measures
 cover the calls attributed to the module itself, without submodules (0 if there are none, and no
-bandwidth). The first row, with path "" and depth 0, is the entire run; its own calls are those of
-the root module and those outside of any module. Rows are in depth-first order, siblings by name
+bandwidth). The first row, with path "" and depth 0, is the entire run; its own calls are the
+root module's, and all calls outside of any module. Rows are in depth-first order, siblings by name
 with numbers by value:
 
     path                  depth   num_calls   own_num_calls
@@ -51,7 +51,7 @@ COLUMNS = (
 
 
 def by_module(frames: Frames) -> pd.DataFrame:
-    """Return one row per module in which communication happens, in the tree's order."""
+    """Return a row per module in which communication happens, in the tree's order."""
     own = totals(frames, ["module"])
     if own.empty:
         return typed(own, COLUMNS)
@@ -121,7 +121,7 @@ def _pieces(name: str) -> Iterable[str]:
 
 
 def _classes(frames: Frames) -> dict[str, str]:
-    """Return the class name of each module for which a call or an operator recorded one."""
+    """Return the class name of each module, where a call or an operator recorded it."""
     parts = frames.by_ranks(_classes_of_part)
     return {
         module: name

@@ -17,7 +17,7 @@ COLUMNS = (
 
 
 def by_op(frames: Frames) -> pd.DataFrame:
-    """Return one row per operator and kind, the longest blocked time first."""
+    """Return a row per operator and kind, the longest blocked time first."""
     return table_by(frames, COLUMNS)
 
 

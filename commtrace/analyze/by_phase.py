@@ -16,7 +16,7 @@ COLUMNS = (
 
 
 def by_phase(frames: Frames) -> pd.DataFrame:
-    """Return one row per phase with communication, in the order of a training step."""
+    """Return a row per phase with communication, in the order of a training step."""
     table = table_by(frames, COLUMNS)
     order = table["phase"].map({phase: place for place, phase in enumerate(PHASES)})
     return table.loc[order.sort_values(kind="stable").index].reset_index(drop=True)

@@ -2,7 +2,7 @@
 
 Counts, sizes and times are the rank's own. A straggler blocks the other ranks and is blocked least
 itself: `caused_wait_ns` is the wait of the other members of collectives at which this rank arrived
-last. A sum of which no call's value is known is unknown.
+last. A sum is unknown if no call's value is known.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _SUMMED = ["payload_bytes", "wire_bytes", "blocked_ns"]
 
 
 def by_rank(frames: Frames) -> pd.DataFrame:
-    """Return one row per recorded rank, in order."""
+    """Return a row per recorded rank, in order."""
     own, caused = zip(*frames.by_ranks(_of_part), strict=True)
     table = pd.concat(own).sort_index()
     caused_ns = addable(pd.concat(caused)).groupby(level=0).sum()

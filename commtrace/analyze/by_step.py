@@ -2,7 +2,7 @@
 
 Step -1 contains calls outside of steps: during model construction and weight distribution, and all
 calls of a program without steps. A call belongs to the step that issued it; a device can run it in
-a later one. Measures are defined in `measures`, as means over ranks, except for the blocked time:
+a later step. Measures are defined in `measures`, as means over ranks, except for the blocked time:
 concurrent calls count once, as in table `overlap`, so that its `share` of the step's time is 1 at
 most.
 """
@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 def by_step(frames: Frames) -> pd.DataFrame:
-    """Return one row per step, in order; calls outside of steps come first, if there are any."""
+    """Return a row per step, in order; calls outside of steps come first, if there are any."""
     num_ranks = max(frames.num_ranks, 1)
     sums = totals(frames, ["step"])
     timed = frames.timed_steps

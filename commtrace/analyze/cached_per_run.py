@@ -41,7 +41,7 @@ def cached_per_run(function: Callable[[Frames], T]) -> Callable[[Frames], T]:
 
 
 def of_run(function: Callable[[Frames], T]) -> Callable[[Frames], T]:
-    """Cache the result of `function` per run; in a part, return that of its run."""
+    """Cache the result of `function` per run; a part returns the result of its run."""
     cached = cached_per_run(function)
 
     @functools.wraps(function)
@@ -72,7 +72,7 @@ def of_each_call(sort: str) -> Callable[[Callable[[Frames], T]], Callable[[Frame
 
 
 def of_each_part(function: Callable[[Frames], T]) -> Callable[[Frames], T]:
-    """Cache a table of each part of one sort, which a stored run keeps for later passes.
+    """Cache a table for each part of a sort, which a stored run keeps for later passes.
 
     It must depend on the events alone, and not on settings.
     """

@@ -21,7 +21,7 @@ COLUMNS = (
 
 
 def calls(frames: Frames) -> pd.DataFrame:
-    """Return one row per call, with its mesh axis, its wait, and the rank that arrived last."""
+    """Return a row per call, with its mesh axis, its wait, and the rank that arrived last."""
     return typed(pd.concat(frames.by_ranks(_of_ranks)).sort_index(), COLUMNS)
 
 

@@ -1,8 +1,8 @@
 """Parameters whose data a call carries, as far as its size allows it.
 
 A reduce-scatter of gradients leaves each rank its share of them. Any other call that reduces all of
-these gradients sends that share at least. A smaller one carries something else, such as a norm or
-one of the gradients; recordings of earlier versions name all parameters of a unit there.
+these gradients sends at least that share. A smaller call carries something else, such as a norm or
+a single gradient; recordings of earlier versions name all parameters of a unit there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Census of a run: how many of its calls have a known value in each column, in one pass.
+"""Census of a run: how many of its calls have a known value in each column, in a single pass.
 
 Notices, needs of rules, and facts read it, so that none of them passes over all calls by itself.
 """
@@ -24,7 +24,7 @@ _NUMBERS = (
 _TEXTS = ("source_file", "source_spec", "group", "region", "op", "carries")
 _SUMMED = ("payload_bytes", "wire_bytes", "blocked_ns")
 WAIT = "wait_ns"
-"""Column of `arrivals` that is counted beside those of table `comm`."""
+"""Column of `arrivals` that is counted beside the columns of table `comm`."""
 
 
 @dataclass(slots=True)

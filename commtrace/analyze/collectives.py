@@ -1,9 +1,9 @@
 """Collectives with the calls of all members in the trace, each once: arrivals, waits, stragglers.
 
-`member_calls` has their calls, and `collectives` one row for each. The *skew* of a collective is
-the time from its first arrival to its last one. Its *straggler* is the call for which others
-waited: the last one, or the root's where the others need only the root (`arrivals`). Point-to-point
-calls are no collectives.
+`member_calls` has their calls, and `collectives` a row for each. The *skew* of a collective is the
+time from its first arrival to its last. Its *straggler* is the call for which others waited: the
+last, or the root's where the others need only the root (`arrivals`). Point-to-point calls are not
+collectives.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def member_calls(frames: Frames) -> pd.DataFrame:
 
 @of_each_part
 def collectives(frames: Frames) -> pd.DataFrame:
-    """Return one row per complete collective.
+    """Return a row per complete collective.
 
     Columns are `group`, `kind` and `number` as in `member_calls`; `num_ranks`; the ranks `first`
     and `last` to arrive, the lowest in a tie, and `last_row`, the call of the latter; `skew_ns`;
-    `wait_ns` and `transfer_ns`, summed over the members of which they are known, -1 if over none;
-    and `straggler`, the row of the call for which others waited, or `NOBODY`.
+    `wait_ns` and `transfer_ns`, summed over the members for which they are known, -1 if there
+    are none; and `straggler`, the row of the call for which others waited, or `NOBODY`.
     """
     calls = member_calls(frames)
     order = np.argsort(calls["collective"].to_numpy(), kind="stable")

@@ -15,7 +15,7 @@ from commtrace.analyze.values.between import REDUCED
 
 
 def compare(left: Frames, right: Frames, reference: Frames | None = None) -> ValueComparison:
-    """Compare the tensors of two runs of one program; see `values.compare`."""
+    """Compare the tensors of two runs of a program; see `values.compare`."""
     found = compare_tensors(left, right, reference)
     if found.fault is None or found.fault.right["role"] not in REDUCED:
         return found

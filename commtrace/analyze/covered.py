@@ -1,4 +1,4 @@
-"""Time that intervals of one key cover, such as the kernels of a device, in any window.
+"""Time covered by the intervals of a key, such as the kernels of a device, in any window.
 
 `covered_time` answers for many keys at once, `intervals` returns the intervals themselves. Times
 count from the start of the run.
@@ -13,12 +13,12 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """Time that is covered by at least one of some intervals.
+    """Time covered by at least one of several intervals.
 
     Attributes:
         start: Start of each of its disjoint parts, in order, in ns.
         end: Their ends, likewise.
-        before: Total length of the parts before each one, and of all of them.
+        before: Total length of the parts before each part, and of all of them.
     """
 
     start: np.ndarray
@@ -64,7 +64,7 @@ class Covered:
 def ends_of_parts(is_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the first and last row of each part.
 
-    `is_new` marks the rows that begin one, from the second row on.
+    `is_new` marks the rows that begin a part, from the second row on.
     """
     firsts = np.flatnonzero(np.append(True, is_new))
     return firsts, np.append(firsts[1:], len(is_new) + 1) - 1

@@ -1,7 +1,7 @@
 """Calls on a device, and the time in which their device computes.
 
-The times of a call on a device are those of its kernels: it begins when the first of them starts,
-not when the host issues it. It is exposed while no other kernel computes on its device. If the
+A call on a device takes its times from its kernels: it begins when the first of them starts, not
+when the host issues it. It is exposed while no other kernel computes on its device. If the
 trace has the device's kernels, that is exact for any part of the call:
 
     call                 |------------------------|
@@ -25,7 +25,7 @@ _BY = ["rank", "device"]
 
 
 def on_device(frames: Frames) -> pd.Series:
-    """Return a mask of the calls whose times are those of kernels on a device."""
+    """Return a mask of the calls whose times come from kernels on a device."""
     comm = frames.comm
     return (comm["device"] != "") | (comm["stream"] >= 0)
 
@@ -55,7 +55,7 @@ def _by_device(table: pd.DataFrame) -> Iterator[tuple[tuple[int, str], pd.DataFr
 
 @of_each_call(OF_RANKS)
 def is_exact(frames: Frames) -> pd.Series:
-    """Return a mask of the calls of which the trace has the computation beside them.
+    """Return a mask of the calls for which the trace has the computation beside them.
 
     Its kernels must account for the blocked time of the call, which the importer has measured: the
     trace may lack some of them.
@@ -73,7 +73,7 @@ def exposed_until(frames: Frames, instants: pd.Series) -> pd.Series:
     Args:
         frames: The run.
         instants: Instants within the calls, in ns since the start of the run, by row of table
-            `comm`. The rows are among those of `is_exact`.
+            `comm`. The rows must be in `is_exact`.
     """
     return _idle_ns(frames, frames.comm.loc[instants.index], instants)
 

@@ -33,7 +33,7 @@ _SORT_OF = {COMPUTE: COMPUTING, COMMUNICATION: UNSPLIT, MEMCPY: COPYING, MEMSET:
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Idle time of a stream or device, by what is known of the launch of the next kernel.
+    """Idle time of a stream or device, split by the launch of the next kernel.
 
     Attributes:
         before_launch: It had not been launched yet, or nothing follows.
@@ -51,8 +51,7 @@ class WorkTable:
     """Kernels and copies of a device or a stream, in ns since the start of the run.
 
     Attributes:
-        sort: Sort of each, one of `SORTS`; the parts of a communication kernel are rows of their
-            own.
+        sort: Sort of each, from `SORTS`; the parts of a communication kernel are separate rows.
         start: Their starts.
         end: Their ends.
         launch: Times of their launches; meaningless unless `is_launch_known`.
@@ -116,7 +115,7 @@ class MeasuredDevice:
 
     Attributes:
         first: Start of the first window or kernel.
-        last: End of the last one.
+        last: End of the last.
         steps: Numbers of the rank's steps.
         start: Starts of the steps, and behind them of the intervals that make up the recorded time
             outside of steps.

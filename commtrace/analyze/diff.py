@@ -4,10 +4,9 @@ Numbers are means over each run's ranks. If both runs mark steps, calls in steps
 step (`scope` "step"), so that runs of different length can be compared; all other calls are counted
 over the run (`scope` "run"). Times per step leave out the steps that are not steady.
 
-A group is identified by its mesh axis, or by its name without one. An
-unknown size or time is nan, and so is its change. A sum that is known for another part of a place's
-calls in one run than in the other has no known change either: otherwise, values that only one run
-knows would appear as growth.
+A group is identified by its mesh axis, or by its name if it has none. An unknown size or time is
+nan, and so is its change. If a sum covers different parts of a place's calls in the two runs, its
+change is also unknown: otherwise, values that only one run knows would appear as growth.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from commtrace.units import counted, ordinal
 KEYS = ("scope", "module", "op", "kind", "group", "phase")
 MEASURED = {"calls": "", "payload_bytes": "bytes", "wire_bytes": "bytes", "blocked_ns": "ns"}
 KNOWN = {name: f"known_{name}" for name in MEASURED if name != "calls"}
-"""Columns with the number of calls of which a measure is known, in the same unit as `calls`."""
+"""Columns with the number of calls whose measure is known, in the same unit as `calls`."""
 _ROUNDING = 1e-9
 """Most by which equal means over ranks and steps differ, which are not exact."""
 METRICS = {"calls": "calls", "bytes": "wire_bytes", "time": "blocked_ns"}
@@ -60,16 +59,16 @@ COLUMNS = (
 
 
 def diff(before: Frames, after: Frames) -> pd.DataFrame:
-    """Return one row per place that communicates in either run.
+    """Return a row per place that communicates in either run.
 
-    Added places come first, then removed, changed and unchanged ones.
+    Added places come first, then removed, changed and unchanged places.
     """
     (table,) = compare_all((before, after))
     return table
 
 
 def compare_all(runs: Sequence[Frames]) -> list[pd.DataFrame]:
-    """Return `diff` of the first run and each later one, all normalized in the same way."""
+    """Return `diff` of the first run and each later run, all normalized in the same way."""
     per_step = in_steps_of_all(runs)
     first, *others = (per_rank(frames, KEYS[1:], per_step) for frames in runs)
     return [compare(first, each) for each in others]
@@ -105,7 +104,7 @@ def compare(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
 
 
 def _is_comparable(table: pd.DataFrame, name: str) -> pd.Series:
-    """Return a mask of the places of which both runs know the measure for an equal part of calls.
+    """Return a mask of the places where both runs know the measure for an equal part of calls.
 
     A place at which a run does not communicate is known entirely.
     """
@@ -117,13 +116,13 @@ def _is_comparable(table: pd.DataFrame, name: str) -> pd.Series:
 
 
 def known_part(sums: pd.DataFrame, name: str, suffix: str = "") -> pd.Series:
-    """Return the fraction of each place's calls of which a measure in `KNOWN` is known."""
+    """Return the fraction of each place's calls for which a measure in `KNOWN` is known."""
     calls, known = sums[f"calls{suffix}"], sums[f"{KNOWN[name]}{suffix}"]
     return (known / calls.where(calls > 0)).fillna(1.0)
 
 
 def per_rank(frames: Frames, by: Sequence[str], per_step: bool) -> pd.DataFrame:
-    """Return the measures of one rank, by scope and `by`: `MEASURED` and `KNOWN`.
+    """Return the measures of a rank, by scope and `by`: `MEASURED` and `KNOWN`.
 
     Args:
         frames: The run.
@@ -166,7 +165,7 @@ def _of_part(
 
 
 def _names_of_groups(part: Frames) -> pd.Series:
-    """Return the mesh axis of each call's group, or the group's name without one."""
+    """Return the mesh axis of each call's group, or the group's name if it has none."""
     comm = with_group_facts(part)
     axis = comm["mesh_axis"].astype(object)
     return axis.where(axis != "", comm["group"].astype(object)).rename("group")
@@ -177,7 +176,7 @@ def increases(
 ) -> dict[str, tuple[float, float]]:
     """Return, by scope, the sums before and after of a metric that grew.
 
-    Places of which the change is unknown are left out of both sums.
+    Places whose change is unknown are left out of both sums.
 
     Args:
         table: A table of `diff`.

@@ -1,11 +1,11 @@
 """Excerpts of a run: some of its calls in memory, with the operators and kernels beside them.
 
 A run can be larger than memory; an excerpt of it is not. Values of each call and of the run are
-those of the run: a wait is known although the call that it was for is not in the excerpt. The parts
-of `time_window` are runs of their own instead.
+taken from the run: a wait is known even if the call it was for is not in the excerpt. The parts of
+`time_window` are separate runs instead.
 
     rows = completed(run, touching, ((0, 5_000),))      calls of 5 µs, with all members
-    excerpt(run, rows, ranks=[0, 1])                    those of two ranks
+    excerpt(run, rows, ranks=[0, 1])                    the calls of two ranks
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from commtrace.errors import UsageError
 from commtrace.units import text_of_ranks
 
 Stretch = tuple[int, int]
-"""First instant, and the one behind the last, in ns since the start of the run."""
+"""First instant, and the instant after the last, in ns since the start of the run."""
 FOREVER: Stretch = (0, 1 << 62)
 Select = Callable[..., pd.Series]
 """Takes a part with all rows of some ranks, and returns a mask of its calls."""
@@ -155,7 +155,7 @@ def _rows_of_part(
 def _touch(
     part: Frames, start_ns: pd.Series, duration_ns: pd.Series, stretches: tuple[Stretch, ...]
 ) -> np.ndarray:
-    """Return a mask of the spans that touch a stretch; those of unknown time touch `FOREVER`."""
+    """Return a mask of the spans that touch a stretch; spans of unknown time touch `FOREVER`."""
     if FOREVER in stretches:
         return np.ones(len(start_ns), dtype=bool)
     found = np.zeros(len(start_ns), dtype=bool)
@@ -177,7 +177,7 @@ def chosen(table: pd.DataFrame, mask: Any) -> pd.DataFrame:
 
 
 def touching(part: Frames, stretches: tuple[Stretch, ...]) -> pd.Series:
-    """Return a mask of the calls of known issue that touch one of some stretches of time."""
+    """Return a mask of the calls of known issue that touch any of the stretches of time."""
     comm, start = part.comm, part.start_ns
     end = end_ns(comm)
     found = pd.Series(False, index=comm.index)
@@ -258,9 +258,9 @@ def check_size(run: Frames, num_rows: int, what: str) -> None:
     """Refuse to read more of a stored run at once than `MOST_ROWS`.
 
     Args:
-        run: The run; one in memory is of any size.
+        run: The run; a run in memory can have any size.
         num_rows: Number of calls, operators and kernels.
-        what: Names what is asked for, as the object of `read`.
+        what: Names the data asked for, as the object of `read`.
 
     Raises:
         UsageError: They are too many.

@@ -88,7 +88,7 @@ def _read(
 
 
 def splits_of(text: str, size: int = 0) -> np.ndarray | None:
-    """Return the numbers of a list; None if they cannot be those of a group of this size."""
+    """Return the numbers of a list; None if they cannot be the splits of a group of this size."""
     numbers = [int(each) for each in text.split(",")] if text else []
     if (
         not numbers

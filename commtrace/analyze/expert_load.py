@@ -1,7 +1,7 @@
 """Load of experts and of their ranks, by layer and step: the rows that arrive there.
 
-It is that of the all-to-alls to the experts (`exchanges` describes the directions), or of those
-whose direction is unknown. If the program states the rows of its experts (`commtrace.experts`,
+It counts the all-to-alls to the experts (`exchanges` describes the directions), or all-to-alls of
+unknown direction. If the program states the rows of its experts (`commtrace.experts`,
 `ExpertParallel`), there is a row of the table for each expert; otherwise the splits state the load
 of a rank only, for all of its experts together. Conversions of layouts and the counts that ranks
 exchange first, which are integers, are no load.
@@ -51,7 +51,7 @@ _SUMS = ["load_bytes", "num_rows", "num_unsized"]
 
 @of_run
 def expert_load(frames: Frames) -> pd.DataFrame:
-    """Return one row per all-to-all of the program, step, rank and, where known, expert."""
+    """Return a row per all-to-all of the program, step, rank and, where known, expert."""
     table = _joined(frames.by_ranks(_of_ranks, fold=_joined))
     mean = table.groupby(_AT)["load_bytes"].transform("mean")
     table["ratio"] = table["load_bytes"] / mean.where(mean > 0)

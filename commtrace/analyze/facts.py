@@ -20,7 +20,7 @@ COLUMNS = (
 
 
 def facts(frames: Frames) -> pd.DataFrame:
-    """Return one row per fact: first those derived from the tables, then the recorded ones."""
+    """Return a row per fact: first the facts derived from the tables, then the recorded facts."""
     rows = [*_from_tables(frames), *_from_recording(frames)]
     return typed(pd.DataFrame(rows, columns=[column.name for column in COLUMNS]), COLUMNS)
 

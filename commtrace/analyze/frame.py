@@ -95,13 +95,13 @@ class Frames:
     ) -> list[T]:
         """Return `function(part, *args)` of parts with all rows of some ranks each.
 
-        A run in memory is one part; `parts` describes those of a stored run.
+        A run in memory is a single part; `parts` describes the parts of a stored run.
 
         Args:
             function: Takes a part and `args`.
             args: Its further arguments.
-            fold: Combines results to one that is as small as each of them, so that a run of many
-                parts has one result.
+            fold: Combines results to a result as small as each of them, so that a run of many
+                parts has a single result.
         """
         return [function(self, *args)]
 
@@ -151,7 +151,7 @@ class Frames:
         rows: pd.Index | None = None,
         stretches: Sequence[tuple[int, int]] | None = None,
     ) -> Frames:
-        """Return a part that has the given rows of this one, and maybe others.
+        """Return a part that has the given rows of this part, and maybe others.
 
         The part of a stored run reads nothing else.
 
@@ -213,7 +213,7 @@ def first_instant_ns(part: Frames) -> int:
 
 
 def joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the rows of several tables with their labels; categories are those of all."""
+    """Return the rows of several tables with their labels, and the categories of all of them."""
     tables = [table for table in tables if len(table)] or [*tables[:1]]
     if len(tables) == 1:
         return tables[0]
@@ -230,9 +230,9 @@ def _joined(values: list[pd.Series]) -> Any:
 
 
 def in_order(table: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Return the rows of a table in order of some columns of numbers; equal ones as they were.
+    """Return the rows of a table sorted stably by some columns of numbers.
 
-    Those of a recording are in order already, which takes less to see than to sort.
+    The rows of a recording are already in order, which is cheaper to check than to sort.
     """
     is_behind = np.zeros(max(len(table) - 1, 0), dtype=bool)
     for name in reversed(by):
@@ -321,4 +321,4 @@ def _type_of(names: tuple[str, ...]) -> pd.CategoricalDtype:
 
 
 _type_of_few = lru_cache(maxsize=1024)(_type_of)
-"""Many columns have few categories, and the same ones."""
+"""Many columns have few categories, and share them."""

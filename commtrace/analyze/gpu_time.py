@@ -85,7 +85,7 @@ COLUMNS = (
 
 
 def gpu_time(frames: Frames) -> pd.DataFrame:
-    """Return one row per device, stream and step, the device as a whole first."""
+    """Return a row per device, stream and step, the device as a whole first."""
     order = ["rank", "device", "stream", "step"]
     table = pd.concat(frames.by_ranks(_of_ranks)).sort_values(order, kind="stable")
     return typed(table, COLUMNS)
@@ -131,7 +131,7 @@ def _rows(device: MeasuredDevice) -> list[dict[str, np.ndarray]]:
 def _working(
     device: MeasuredDevice, on_device: Mapping[int, Covered], work: WorkTable | None
 ) -> dict[str, np.ndarray]:
-    """Return the busy parts of each window, of one stream's `work` or of the device as a whole."""
+    """Return the busy parts of each window, for a stream's `work` or the device as a whole."""
     own = on_device if work is None else work.covered()
     sent = {sort: covered for sort, covered in own.items() if sort in _SENDS}
     found = _in_order(device, own)
@@ -170,7 +170,7 @@ def _idle(device: MeasuredDevice, busy: Covered, work: WorkTable) -> dict[str, n
 def shares(table: pd.DataFrame) -> dict[str, float]:
     """Return each part as a fraction of the time of all devices; empty if there are none.
 
-    The time is that of the steps, or, if there are none, the recorded time.
+    Fractions are of the steps' time or, without steps, of the recorded time.
     """
     rows = _whole(table)
     lasted = rows["duration_ns"].astype("float64").sum()

@@ -1,9 +1,9 @@
-"""Growth across several runs, the first of which is the baseline, by module, kind and line.
+"""Growth across several runs by module, kind and line, with the first run as the baseline.
 
-Numbers are those of one rank, as in `commtrace.analyze.diff`: means over each run's ranks, and, if
-all runs mark steps, per step for calls within steps (`scope` "step"). A size or time that a run
-does not know is nan, as is one that it knows for a part of a place's calls only, unless all runs
-know it for an equal part. A place at which a run does not communicate counts 0.
+Numbers are per rank, as in `commtrace.analyze.diff`: means over each run's ranks and, if all runs
+mark steps, per step for calls within steps (`scope` "step"). A size or time that a run does not
+know, or knows for only a part of a place's calls, is nan, unless all runs know it for an equal
+part. A place at which a run does not communicate counts 0.
 
     baseline    2 ranks, layers.0 10 calls    layers.1 10 calls
     candidate   4 ranks, layers.0 10 calls    layers.1 12 calls
@@ -31,13 +31,13 @@ _LINE = [*_FUNCTION, "source_line"]
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """One place across all runs.
+    """A place across all runs.
 
     Attributes:
         name: The place: a module's path, a kind, or a line.
         detail: Function of a line, and its numbers in other runs if they differ.
         scope: "step" if values are per step, else "run".
-        values: For each measure, one number per run.
+        values: For each measure, a number per run.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Grown:
 
 
 def totals(runs: Sequence[Frames]) -> list[Grown]:
-    """Return all communication of the runs: one row within steps, and one outside of steps."""
+    """Return all communication of the runs: a row within steps and a row outside of steps."""
     return _grown([table.assign(place="").set_index("place", append=True) for table in _sums(runs)])
 
 
@@ -65,7 +65,7 @@ def by_kind(runs: Sequence[Frames]) -> list[Grown]:
 def by_module(runs: Sequence[Frames]) -> list[Grown]:
     """Return growth by module, each including its submodules.
 
-    A module is left out if one of its submodules has the same numbers.
+    A module is left out if a submodule has the same numbers.
     """
     rows = _grown([_inclusive(table) for table in _sums(runs, "module")])
     inner: dict[tuple[str, str], set[str]] = {}
@@ -141,7 +141,7 @@ def _line_text(
 
 
 def _sums(runs: Sequence[Frames], *by: str) -> list[pd.DataFrame]:
-    """Return each run's measures of one rank, by scope and columns of its calls."""
+    """Return each run's measures per rank, by scope and columns of its calls."""
     per_step = in_steps_of_all(runs)
     return [per_rank(frames, by, per_step) for frames in runs]
 
@@ -149,7 +149,7 @@ def _sums(runs: Sequence[Frames], *by: str) -> list[pd.DataFrame]:
 def _grown(
     sums: Sequence[pd.DataFrame], text: Callable[[tuple[Any, ...]], tuple[str, str]] | None = None
 ) -> list[Grown]:
-    """Return one row per place of any run, the largest growth in bytes, calls or time first."""
+    """Return a row per place of any run, the largest growth in bytes, calls or time first."""
     places = list(dict.fromkeys(place for table in sums for place in table.index))
     aligned = []
     for table in sums:
@@ -174,7 +174,7 @@ def _grown(
 
 
 def _clear_partly_known(aligned: Sequence[pd.DataFrame], name: str) -> None:
-    """Make a measure unknown where it covers a part of the calls, and in other runs another."""
+    """Make a measure unknown where it covers a part of the calls that differs between runs."""
     parts = pd.DataFrame({number: known_part(each, name) for number, each in enumerate(aligned)})
     differs = parts.max(axis=1) - parts.min(axis=1) > 1e-9
     for number, each in enumerate(aligned):

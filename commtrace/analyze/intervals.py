@@ -23,9 +23,9 @@ from commtrace.analyze.sums import numbered_rows
 def blocked_intervals(frames: Frames) -> pd.DataFrame:
     """Return `row rank step start end` of each interval in which a call blocked its rank.
 
-    Of a call on a device, these are the periods in which no kernel computes there, if the trace has
-    its kernels (`is_exact`); of several at once, those of the first. Of another call, they are the
-    call itself and the wait for it, as far as they are blocked (`blocked_parts`).
+    For a call on a device, these are the periods in which no kernel computes there, if the trace
+    has its kernels (`is_exact`); where calls overlap, the first to start counts. For other calls,
+    they are the call itself and the wait for it, as far as these block the rank (`blocked_parts`).
     """
     comm = frames.comm
     exact = is_exact(frames)
@@ -104,7 +104,7 @@ def without_core(frames: Frames) -> pd.DataFrame:
 def merged(intervals: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Merge intervals that touch or overlap: `start` and `end` for each value of `by`.
 
-    Those of one value follow each other, in order of time.
+    Intervals with the same value are adjacent, in order of time.
     """
     ordered, keys = _in_order(intervals, by)
     start, end = ordered["start"].to_numpy(), ordered["end"].to_numpy()
@@ -137,7 +137,7 @@ def _in_order(intervals: pd.DataFrame, by: list[str]) -> tuple[pd.DataFrame, np.
 def one_at_a_time(intervals: pd.DataFrame, by: Sequence[str] = ("rank",)) -> pd.DataFrame:
     """Return the intervals without overlaps: at any time, the first to start counts.
 
-    They are sorted by time; those that are covered by earlier ones are left out.
+    They are sorted by time; intervals that earlier intervals cover are left out.
     """
     if intervals.empty:
         return intervals
@@ -155,8 +155,8 @@ def without(
 ) -> pd.DataFrame:
     """Return the parts of the intervals that no other interval covers.
 
-    Neither are the intervals to overlap each other, nor the others: an interval becomes a row for
-    each gap between the others that it covers, so that the rows are at most as many as both.
+    Neither the intervals nor the others may overlap among themselves: an interval becomes a row for
+    each gap between the others that it covers, so that there are at most as many rows as in both.
     """
     key = list(by)
     cover = dict(iter(others.sort_values([*key, "start"]).groupby(key)))
@@ -168,7 +168,7 @@ def without(
 
 
 def _gaps(intervals: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
-    """Return the parts of the intervals between sorted others, all of one key."""
+    """Return the parts of the intervals between sorted others, all with the same key."""
     start, end = intervals["start"].to_numpy(), intervals["end"].to_numpy()
     begins, ends = others["start"].to_numpy(), others["end"].to_numpy()
     first = np.searchsorted(ends, start, side="right")

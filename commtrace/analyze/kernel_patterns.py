@@ -1,8 +1,8 @@
-"""Communication kernels by name, with the pattern that recognized each, and those that none did.
+"""Communication kernels by name, with the pattern that recognized each, and unrecognized kernels.
 
 A kernel communicates if a pattern of kernel names matches its name, if a call launched it, or if
-the profile describes it as a collective; the kind is that of its calls, otherwise that of the
-pattern. Kernels that were imported as computing, but have a name like that of communication, are
+the profile describes it as a collective; its kind comes from its calls, otherwise from the
+pattern. Kernels that were imported as computing, but have names like communication kernels, are
 listed with the line for `[tool.commtrace.kernels]` that makes them communication. `KIND` in it
 stands for a kind that the name does not state. If a pattern matches a kernel that was imported as
 computing, the pattern was added after the import: import the profile again.
@@ -60,7 +60,7 @@ COLUMNS = (
 
 
 def kernel_patterns(frames: Frames) -> pd.DataFrame:
-    """Return one row per name, kind and category, the longest time first."""
+    """Return a row per name, kind and category, the longest time first."""
     keys = ["name", "kind", "is_communication"]
     table = summed(frames.by_ranks(_sums)).reset_index()
     known = _names(frames, table["name"].unique()).loc[table["name"]].reset_index(drop=True)

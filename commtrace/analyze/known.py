@@ -1,7 +1,7 @@
-"""Sums over calls of which some values are unknown: known, unknown, or known for a part.
+"""Sums over calls with some unknown values: known, unknown, or partly known.
 
 An unknown value is negative. A sum of unknown values only is unknown, never 0; without any call it
-is 0. A sum of which a part is known stays a number, shown beside the calls that it covers:
+is 0. A partly known sum stays a number, shown beside the number of calls that it covers:
 
     values      sum        note
     5, 7        12
@@ -67,7 +67,7 @@ class PartialSum:
 
 
 def partial_sum(values: pd.Series) -> PartialSum:
-    """Return the sum of the values of calls; negative ones are unknown."""
+    """Return the sum of the values of calls; negative values are unknown."""
     known = values[values >= 0]
     total = float(addable(known).sum()) if len(known) or not len(values) else math.nan
     return PartialSum(total, len(known), len(values))
@@ -77,9 +77,9 @@ def known_sums(values: pd.Series, by: Any, index: pd.Index | None = None) -> pd.
     """Return the sum of the known values for each key; -1 where a key has unknown values only.
 
     Args:
-        values: Values of calls; negative ones are unknown.
+        values: Values of calls, unknown if negative.
         by: Keys of the calls, as for `groupby`.
-        index: Keys of the result; one without any call has the sum 0.
+        index: Keys of the result; a key without any call has the sum 0.
     """
     is_known = values >= 0
     sums = addable(values.where(is_known, 0)).groupby(by, observed=True).sum()
@@ -94,7 +94,7 @@ def num_unknown(values: pd.Series, by: Any, index: pd.Index | None = None) -> pd
 
 
 def is_fake_world(frames: Frames) -> bool:
-    """Return whether one process played a rank of a fake world, so that no other rank existed."""
+    """Return whether a single process played a rank of a fake world, without any other rank."""
     return frames.num_ranks == 1 and frames.run.get("process_group") == FAKE
 
 

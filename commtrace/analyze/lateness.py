@@ -1,4 +1,4 @@
-"""Reasons for which stragglers arrive late, by comparison with the other members.
+"""Reasons why stragglers arrive late, by comparison with the other members.
 
 The time of each member before the collective is divided by use (`time_before`). The reason is the
 use on which the straggler spent the most beyond the median of the others. It is unknown if that
@@ -41,7 +41,7 @@ REASONS = {
     OTHER_GROUP: "communication of another group kept it longer",
     EARLIER_CALL: "earlier communication of the same group kept it longer",
 }
-"""Reasons and their meanings. The first five are those of devices."""
+"""Reasons and their meanings. The first five apply to devices."""
 
 REASON_COLUMNS = (
     Column("reason", str, "", f"{', '.join(REASONS)}; empty if unknown"),
@@ -54,7 +54,7 @@ REASON_COLUMNS = (
     ),
     Column("usual_ns", float, "ns", "that median", title="Usual"),
 )
-"""Columns of tables that have the reason of one collective's straggler."""
+"""Columns of tables with the reason of a single collective's straggler."""
 
 NO_BEGIN = "the begin of a member's recording is unknown"
 NO_OTHER_KERNELS = "the trace has no other kernels of the device"
@@ -86,7 +86,7 @@ _BY_PART = {
     "stream_communication": OTHER_KERNEL,
     "group_blocked": EARLIER_CALL,
 }
-"""Reason of a use of which most is this part."""
+"""Reason of a use that consists mostly of this part."""
 
 
 @of_run
@@ -98,8 +98,8 @@ def lateness(frames: Frames) -> pd.DataFrame:
     on it beyond the median of the others; `usual_ns`, that median; and `unknown`, one of `UNKNOWN`
     if there is no reason. Times are floats, nan without a reason.
 
-    Of a run with more than `MOST_COMPARED` calls of collectives with a straggler, the collectives
-    with the largest skew have a row.
+    In a run with more than `MOST_COMPARED` calls of collectives with a straggler, only the
+    collectives with the largest skew have a row.
     """
     chosen = _most_skewed(frames.by_collectives(_with_straggler, fold=_most_skewed))
     if chosen.empty:
@@ -148,7 +148,7 @@ def _with_straggler(frames: Frames) -> pd.DataFrame:
 def _most_skewed(parts: list[pd.DataFrame]) -> pd.DataFrame:
     """Return the collectives with the largest skew, in its order, numbered from 0.
 
-    They have `MOST_COMPARED` calls at most, but one of them is returned at least.
+    They have at most `MOST_COMPARED` calls, but at least one collective is returned.
     """
     each = pd.concat(parts).sort_values(_IN_ORDER, ascending=[False, True, True])
     num_calls = each["num_ranks"].cumsum()
@@ -222,7 +222,7 @@ def _reasons(excess: pd.DataFrame, usual: pd.DataFrame) -> pd.DataFrame:
 def _with_waits_of_work(excess: pd.DataFrame, usual: pd.DataFrame) -> pd.DataFrame:
     """Count waits for cores that are due to longer work as work.
 
-    Who works longer waits for cores longer, too: at the rate of the others, the work is the reason.
+    A member that works longer also waits for cores longer: at the others' rate, work is the reason.
     """
     rate = (usual["no_core"] / usual["work"]).where(usual["work"] > 0, 0)
     waits = excess["no_core"].clip(lower=0)
@@ -232,7 +232,7 @@ def _with_waits_of_work(excess: pd.DataFrame, usual: pd.DataFrame) -> pd.DataFra
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Reason for which the straggler of one collective is late, with its call.
+    """Reason why the straggler of a collective is late, with its call.
 
     Attributes:
         reason: One of `REASONS`; empty if unknown.
@@ -306,7 +306,7 @@ def main_reasons(sums: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Return the reason of most of the delay, by columns of `reason_sums`.
 
     Returns:
-        `reason`, empty if none is that of half of the delay, and `excess_ns`, its total there.
+        `reason`, empty if none accounts for half of the delay, and `excess_ns`, its total there.
     """
     whole = sums.groupby([*by], observed=True)["delay_ns"].sum()
     known = sums[sums["reason"] != ""].sort_values(["delay_ns", "reason"], ascending=[False, True])

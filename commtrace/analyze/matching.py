@@ -1,9 +1,9 @@
 """Matching of calls across ranks.
 
 The members of a group issue the same collectives in the same order, so calls with equal group and
-`number` form one collective. Point-to-point calls count in `seq` too, although only two ranks make
+`number` form a collective. Point-to-point calls count in `seq` too, although only two ranks make
 them; a collective's number does not count the transfers before it. A transfer is the nth send and
-the nth recv between the same two ranks on one group, with the same tag unless the backend is NCCL,
+the nth recv between the same two ranks in a group, with the same tag unless the backend is NCCL,
 which has no tags:
 
     rank 0    all_reduce 0    send to 1 (0)       all_reduce 1
@@ -93,7 +93,7 @@ _END = ["group", "source", "target", "tag"]
 
 
 def _ends(transfers: pd.DataFrame, untagged: Collection[str]) -> pd.DataFrame:
-    """Return row, group, kind and both ends of each transfer, and its number among equal ones.
+    """Return row, group, kind and both ends of each transfer, and its number among equal transfers.
 
     Tags of groups in `untagged` do not count.
     """
@@ -124,7 +124,7 @@ def group_numbers(frames: Frames) -> pd.Series:
 
 
 def collective_keys(*tables: pd.DataFrame) -> list[pd.Index]:
-    """Return an integer for each row's `group` and `number`, the same in all tables for equal ones.
+    """Return an integer for each row's `group` and `number`; equal pairs share it in all tables.
 
     Groups are rows of table `groups`, as of `group_numbers`; both columns are -1 or higher.
     """
@@ -151,7 +151,7 @@ def mesh_axes(frames: Frames, groups: pd.Series) -> pd.Series:
 
 @cached_per_run
 def members(frames: Frames) -> pd.DataFrame:
-    """Return one row per member of each group: `group`, `rank` and `position` in it."""
+    """Return a row per member of each group: `group`, `rank` and `position` in it."""
     groups = frames.groups[frames.groups["ranks"].astype(object) != ""]
     lists = groups["ranks"].astype(object).str.split(",")
     table = pd.DataFrame({"group": groups["name"].astype(object), "rank": lists}).explode("rank")

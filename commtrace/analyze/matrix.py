@@ -1,4 +1,4 @@
-"""Bytes sent from each rank to each other: point-to-point as recorded, collectives as rings.
+"""Bytes sent from each rank to every other: point-to-point as recorded, collectives as rings.
 
 A rank sends the wire bytes of the ring algorithm (`wire_bytes`) to the next rank of the group. An
 all-to-all sends each other member its split (`input_splits`), or an equal part if the splits are
@@ -27,7 +27,7 @@ COLUMNS = (
 
 
 def matrix(frames: Frames) -> pd.DataFrame:
-    """Return one row per pair of ranks with traffic, by source and target."""
+    """Return a row per pair of ranks with traffic, by source and target."""
     pairs = pd.concat(frames.by_ranks(_of_ranks))
     return typed(pairs.sort_values(["source", "target"]), COLUMNS)
 

@@ -11,7 +11,7 @@ to completion (waiting for late peers included):
 
     algbw = payload / time        busbw = payload * factor(kind, group size) / time
 
-Of a call without these times, that on the device counts. A barrier, which has no payload, has
+For a call without these times, the time on the device counts. A barrier, which has no payload, has
 neither.
 """
 
@@ -114,7 +114,7 @@ SHOWN_MEASURES = "num_calls calls_per_step payload_bytes wire_bytes blocked_ns s
 
 @cached_per_run
 def recorded_ns(frames: Frames) -> pd.Series:
-    """Return the recorded time of each rank in ns, indexed by rank, without that of other steps."""
+    """Return the recorded time of each rank in ns, indexed by rank, without unrecorded steps."""
     lasted = _lasted(frames.ranks.set_index("rank"))
     unknown = unrecorded_ns(frames).reindex(lasted.index, fill_value=0)
     return (lasted - unknown).clip(lower=0)
@@ -127,7 +127,7 @@ def steps_ns(frames: Frames) -> pd.Series:
 
 
 def _lasted(spans: pd.DataFrame) -> pd.Series:
-    """Return the time from start to end; 0 if one of them is unknown."""
+    """Return the time from start to end; 0 if either is unknown."""
     start, end = spans["start_ns"], spans["end_ns"]
     return addable((end - start).where((start >= 0) & (end >= start), 0))
 
@@ -177,7 +177,7 @@ _OF_PLACES = (
     *("kind", "group", "mesh_axis", "group_size", "op", "module", "phase", "region"),
     *("source_file", "source_line", "source_function"),
 )
-"""Columns of which few combinations occur: the calls of a program are made at few places."""
+"""Columns with few combinations of values: a program makes its calls at few places."""
 
 
 @of_each_part
@@ -201,7 +201,7 @@ _SUMMANDS = (
 
 @cached_per_run
 def _summands(frames: Frames) -> dict[str, np.ndarray]:
-    """Return what the measures are sums of, a number per call; nan if unknown."""
+    """Return the summands of the measures, a number per call; nan if unknown."""
     comm = frames.comm
     payload, wire, blocked, on_device = (
         _known(comm[name]) for name in ("payload_bytes", "wire_bytes", "blocked_ns", "device_ns")
@@ -264,7 +264,7 @@ def _num_rank_steps(frames: Frames) -> int:
 
 
 def table_by(frames: Frames, columns: Sequence[Column]) -> pd.DataFrame:
-    """Return one row per value of the columns before `MEASURES`, the longest blocked time first."""
+    """Return a row per value of the columns before `MEASURES`, the longest blocked time first."""
     by = [column.name for column in columns if column not in MEASURES]
     table = typed(measures(frames, totals(frames, by)).reset_index(), columns)
     return table.sort_values(

@@ -35,7 +35,7 @@ NoticeCheck = Callable[[Frames], str]
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One limitation of a trace.
+    """A limitation of a trace.
 
     Attributes:
         limits: Names of the analyses and pictures that it limits, or EVERYTHING.
@@ -297,7 +297,7 @@ def _unmatched(frames: Frames) -> str:
 
 
 def _note_of_calls(frames: Frames, column: str) -> tuple[str, str]:
-    """Return the number of calls with a known value, and the kinds of those with an unknown one."""
+    """Return the number of calls with a known value, and the kinds of calls without."""
     counts = census(frames)
     kinds = sorted(kind or "kind not known" for kind in counts.unknown_kinds(column))
     return known_note(counts.known[column], counts.num_calls), ", ".join(kinds)
@@ -515,7 +515,7 @@ def notices_of(frames: Frames, name: str = "") -> list[Notice]:
 
 
 def notices_on(name: str, all_notices: list[Notice]) -> list[str]:
-    """Return the sentences that limit one analysis or picture."""
+    """Return the sentences of the notices that limit an analysis or picture."""
     return [
         notice.text
         for notice in all_notices

@@ -23,13 +23,13 @@ def load(
 ) -> Frames:
     """Return the tables of a trace, given by its path or already read.
 
-    Of a large run with a dataset, the tables `comm`, `ops` and `kernels` are read when they are
-    used, and its analyses read them in parts.
+    For a large run with a dataset, the tables `comm`, `ops` and `kernels` are loaded lazily, and
+    its analyses read them in parts.
 
     Args:
         source: The trace.
         settings: Settings of the project in which it is analysed.
-        workers: Processes for the parts of a large run; by default, one for each core.
+        workers: Processes for the parts of a large run; by default, one per core.
 
     Raises:
         TraceError: The path holds no trace.
@@ -50,7 +50,7 @@ def stored_run(
     Args:
         path: The folder.
         settings: Settings of the project in which it is analysed.
-        workers: Processes for its parts; by default, one for each core.
+        workers: Processes for its parts; by default, one per core.
 
     Raises:
         TraceError: Its dataset is damaged.

@@ -5,9 +5,9 @@ A call is in flight from its issue to its completion. *Exposed* communication bl
 all calls in flight have unknown blocked times. Concurrent calls count once. Step -1 is the time
 outside of steps. Overlap between streams of a device is not visible to the clock of the host.
 
-Communication on a device counts in the steps in which it runs, by the clock; that of the host
-counts in the step that issued it, up to the duration of the step. Only the time within a
-part of a run counts for the part.
+Communication on a device counts in the steps in which it runs, by the clock; communication on the
+host counts in the step that issued it, up to the duration of the step. Only the time within a part
+of a run counts for the part.
 
 Calls of unknown end are in flight for an unknown time, which `num_untimed` counts. Times of a row
 in which no call has the value that they need are unknown, not 0.
@@ -62,7 +62,7 @@ COLUMNS = (
 
 
 def overlap(frames: Frames) -> pd.DataFrame:
-    """Return one row per step and rank."""
+    """Return a row per step and rank."""
     table = pd.concat(frames.by_ranks(exposed_of_ranks))
     return typed(table.sort_values(["step", "rank"], ignore_index=True), COLUMNS)
 
@@ -121,7 +121,7 @@ def exposed_of_ranks(frames: Frames) -> pd.DataFrame:
 
 
 def _in_part(frames: Frames, intervals: pd.DataFrame) -> pd.DataFrame:
-    """Clip intervals to the recorded time, if the run is a part of another one."""
+    """Clip intervals to the recorded time, if the run is a part of another."""
     if "part" not in frames.run:
         return intervals
     ranks = frames.ranks.set_index("rank")

@@ -1,16 +1,16 @@
 """Runs in parts: analyses of runs that are larger than memory, or that many machines share.
 
-Every analysis is stated once, as a function of tables. It is applied to one part of the run after
-another, and the results are combined:
+Every analysis is stated once, as a function of tables. It is applied to each part of the run in
+turn, and the results are combined:
 
     sort              a part has                           for example
     OF_RANKS          all rows of some ranks               sums, exposed time, work of devices
     OF_COLLECTIVES    all calls of some collectives, and   arrivals, stragglers, consistency
                       both ends of some transfers
 
-A run in memory is one part of both sorts, so its analyses take the same path. `PartedRun` reads its
-parts when they are asked for. Its tables of events as a whole are read only if an analysis asks
-for them.
+A run in memory is a single part of both sorts, so its analyses take the same path. `PartedRun`
+reads its parts when they are asked for. Its tables of events as a whole are read only if an
+analysis asks for them.
 
 Rows of table `comm` have the same labels in the run and in all of its parts.
 """
@@ -42,13 +42,13 @@ Answer = Callable[[Frames], Any]
 class RunPart(Frames):
     """Part of a run.
 
-    Tables `groups` and `sources` are those of the run; a part by rank has the rows of its ranks in
-    `ranks` and `steps`, another part those of all ranks.
+    It shares tables `groups` and `sources` with the run. In `ranks` and `steps`, a part by rank has
+    the rows of its ranks, any other part the rows of all ranks.
 
     Attributes:
         parent: The run.
         sort: `OF_RANKS` or `OF_COLLECTIVES`.
-        number: Number of the part among those of its sort.
+        number: Number of the part within its sort.
     """
 
     parent: PartedRun = field(kw_only=True)
@@ -116,7 +116,7 @@ class PartedRun(Frames, ABC):
 
     @abstractmethod
     def num_parts(self, sort: str) -> int:
-        """Return the number of parts of a sort, at least one."""
+        """Return the number of parts of a sort, at least 1."""
 
     @abstractmethod
     def part(self, sort: str, number: int) -> RunPart:
@@ -175,7 +175,7 @@ class PartedRun(Frames, ABC):
     # Values of the whole run.
 
     def value_of(self, answer: Callable[[Frames], T], compute: Callable[[Frames], T]) -> T:
-        """Return what `compute` returns of the run, computed once.
+        """Return what `compute` returns for the run, computed once.
 
         Raises:
             Needed: A part needs it, and it is not computed yet.
@@ -266,7 +266,7 @@ class PartedRun(Frames, ABC):
     # Answers to questions; see `Answerer`.
 
     def begin(self, question: Question) -> None:
-        """Answer a question for the first part, or from what is kept."""
+        """Answer a question for the first part, or from kept results."""
         kept = self._small_answers.get(question.key)
         if kept is not None:
             question.end(kept)
@@ -281,7 +281,7 @@ class PartedRun(Frames, ABC):
                 self._end(question)
 
     def finish(self, sort: str, questions: Sequence[Question]) -> None:
-        """Answer questions of one sort for all other parts, in one pass."""
+        """Answer questions of the same sort for all other parts, in a single pass."""
         self._first_parts.clear()
         for answers in self.other_parts(sort, questions):
             for question, answer in zip(questions, answers, strict=True):
@@ -300,7 +300,7 @@ class PartedRun(Frames, ABC):
             yield self.answers_of(self.part(sort, number), questions)
 
     def answers_of(self, part: RunPart, questions: Sequence[Question]) -> list[Any]:
-        """Return the answers of a part; of one that needs a further value, `Needed`."""
+        """Return a part's answer to each question; `Needed` if it needs a further value."""
         return [self._answer_of(part, question) for question in questions]
 
     def _answer_of(self, part: RunPart, question: Question) -> Any:
@@ -320,7 +320,7 @@ class PartedRun(Frames, ABC):
         return {}
 
     def _first_part(self, sort: str) -> RunPart:
-        """Return the first part of a sort, of which one is kept in memory."""
+        """Return the first part of a sort; at most one first part is kept in memory."""
         if sort not in self._first_parts:
             part = self.part(sort, 0)
             self._first_parts.clear()

@@ -36,7 +36,7 @@ COLUMNS = (
 
 
 def rank_waits(frames: Frames) -> pd.DataFrame:
-    """Return one row per rank and state, in the order of ranks and of `STATES`."""
+    """Return a row per rank and state, in the order of ranks and of `STATES`."""
     return typed(pd.concat(frames.by_ranks(_of_ranks)).sort_index().reset_index(), COLUMNS)
 
 

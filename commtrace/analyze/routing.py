@@ -1,14 +1,14 @@
 """Loads of ranks, experts and sources in each all-to-all of a program, summed over the run.
 
 An all-to-all of the program is an `ExchangePlace`: group, module, phase, direction and line. Its
-loads are those of all of its calls, in consecutive stretches of steps, `MOST_STRETCHES` at most.
-Those of a combine are counted as of its dispatch: a load is what arrives at the experts of a rank.
+loads cover all of its calls, in at most `MOST_STRETCHES` consecutive stretches of steps. A combine
+is counted like its dispatch: a load is what arrives at the experts of a rank.
 
     load     [stretch, rank]      bytes for the rank, from all sources
     sends    [stretch, rank]      bytes of the rank as a source, to all
     experts  [stretch, expert]    bytes for each expert, if every call states it
 
-Only collectives of which all members' splits are known are counted.
+Only collectives with known splits of all members are counted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_STRETCHES = 48
 MOST_PAIRED = 64
 """Number of ranks of a group up to which bytes are kept from rank to rank."""
 SIGMAS_OF_CALL = 4.5
-"""Standard deviations of random routing above which the load of one call is no chance."""
+"""Standard deviations of random routing above which a single call's load is not due to chance."""
 
 
 class ExchangePlace(NamedTuple):
@@ -47,14 +47,14 @@ class ExchangePlace(NamedTuple):
 
 @dataclass(slots=True)
 class Loads:
-    """Loads of an all-to-all; those of several parts of a run are added.
+    """Loads of an all-to-all, added up over parts of a run.
 
     Attributes:
         load: By stretch of steps, bytes for each rank.
         sends: By stretch, bytes of each source.
         experts: By stretch, bytes for each expert; empty if a call does not state them.
         pairs: [source, target] Bytes over the run; empty in large groups.
-        unit: Largest size of which all splits are multiples, at least that of a row.
+        unit: Largest size that divides all splits, at least the size of a row.
         num_calls: Number of collectives.
         hottest: For each rank, the collectives in which it has the highest load, which stands out.
     """
@@ -92,12 +92,12 @@ def _added(one: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> dict[int
 
 @dataclass(frozen=True, slots=True)
 class RoutedCollectives:
-    """Collectives of one group that all of its members made, of one number of experts.
+    """Collectives that all members of a group made, with the same number of experts.
 
     Attributes:
         first: The call of the first member of each.
         rows: [collectives, ranks] Labels of the calls in table `comm`.
-        amounts: [collectives, source, target] Bytes, those of a combine transposed.
+        amounts: [collectives, source, target] Bytes, transposed for a combine.
         experts: [collectives, experts] Bytes for each expert; None if not stated.
         direction: [collectives] Direction that most members have found.
     """
@@ -171,7 +171,7 @@ def routing(frames: Frames, ratio: float) -> dict[ExchangePlace, Loads]:
 
     Args:
         frames: The run.
-        ratio: Ratio to the mean from which on the load of a single call is high.
+        ratio: Ratio to the mean from which the load of a single call is high.
     """
     last = int(frames.steps["step"].max()) if len(frames.steps) else 0
     width = -(-(last + 1) // MOST_STRETCHES)

@@ -1,8 +1,8 @@
 """Passes over a run that several analyses share.
 
 An analysis of a stored run asks for a function of every part, combines the results, and may then
-ask for another one. `Tasks` lets several analyses go on until each of them asks; one pass over the
-parts then answers all questions of one sort, and their analyses go on:
+ask for another. `Tasks` lets several analyses run until each of them asks; a single pass over the
+parts then answers all questions of the same sort, and their analyses go on:
 
     by_module    asks ......... combines
     overlap      asks ......... combines
@@ -55,7 +55,7 @@ class Packed:
 
     @classmethod
     def of(cls, result: Any) -> Packed:
-        """Return a result as bytes; one that is packed is returned as it is."""
+        """Return a result as bytes; a packed result is returned as it is."""
         return result if isinstance(result, cls) else cls(pickle.dumps(result, protocol=5))
 
     @property
@@ -66,14 +66,14 @@ class Packed:
 
 @dataclass(eq=False)
 class Question:
-    """A function of the parts of one sort, and its results.
+    """A function of the parts of a sort, and its results.
 
     Attributes:
         sort: Sort of the parts.
         function: Takes a part and `args`.
-        fold: Combines results of parts that follow each other, if there is one.
+        fold: Combines results of consecutive parts, if given.
         packed: Results of the parts, in their order.
-        folded: What was combined so far, if they are combined.
+        folded: The result combined so far, if they are combined.
         values: Functions whose values of the whole run it needs.
         is_begun: It is answered for the first part.
         is_over: It is answered for all parts, or failed.
@@ -107,7 +107,7 @@ class Question:
 
     @property
     def has_small_results(self) -> bool:
-        """True if the results may be kept for the next one who asks."""
+        """True if the results may be kept for equal questions later."""
         is_by_value = all(isinstance(each, (str, tuple)) for each in self.args)
         return is_by_value and sum(len(each.data) for each in self.packed) <= _MOST_BYTES
 
@@ -125,7 +125,7 @@ class Question:
         self.folded = result if self.folded is None else self.fold([self.folded, result])
 
     def end(self, packed: list[Packed] | None = None) -> None:
-        """State that all parts have results, or the results that are known from before."""
+        """State that all parts have results, or give the results known from before."""
         if packed is not None:
             self.packed = packed
         elif self.fold is not None:
@@ -144,7 +144,7 @@ class Answerer(Protocol):
     """A run that answers questions about its parts."""
 
     def begin(self, question: Question) -> None:
-        """Answer a question for the first part, or from what is kept.
+        """Answer a question for the first part, or from kept results.
 
         Raises:
             Needed: A value is needed first.
@@ -153,7 +153,7 @@ class Answerer(Protocol):
         ...
 
     def finish(self, sort: str, questions: Sequence[Question]) -> None:
-        """Answer questions of one sort for all other parts, in one pass.
+        """Answer questions of the same sort for all other parts, in a single pass.
 
         A question that needs a further value is left as if it had not begun.
         """
@@ -166,7 +166,7 @@ class Answerer(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Computation:
-    """A value that one task computes and others may wait for."""
+    """A value that a task computes and others may wait for."""
 
     task: Task | None
     is_over: bool = False
@@ -176,7 +176,7 @@ class Task(greenlet):
     """An analysis, which runs while it has the turn.
 
     Attributes:
-        tasks: The analyses that it is one of.
+        tasks: The analyses that it belongs to.
         waits_for: Questions, tasks and computations that it waits for.
         is_first: Others wait for it, so that its questions come first.
         is_over: It has returned or raised an error.
@@ -230,7 +230,7 @@ class Task(greenlet):
 
 
 class Tasks:
-    """Analyses of one run that share passes over it.
+    """Analyses of a run that share passes over it.
 
     Args:
         answerer: Answers their questions.
@@ -280,7 +280,7 @@ class Tasks:
         """Return the results of functions that may ask, in their order.
 
         Raises:
-            Exception: That of the first of them that failed.
+            Exception: The error of the first function that failed.
         """
         parent = self._current
         is_first = parent is not None and parent.is_first
@@ -308,7 +308,7 @@ class Tasks:
             raise
 
     def _answer(self) -> None:
-        """Begin with what has been asked; if there is nothing new, finish what most ask for."""
+        """Begin new questions; if there are none, finish the sort that most tasks ask for."""
         new = [
             question
             for question in self._questions.values()
@@ -342,7 +342,7 @@ class Tasks:
         return task
 
     def _finish(self) -> None:
-        """Answer what most ask for, of one sort; first what others need."""
+        """Answer the sort that most tasks ask for, considering tasks that others wait for first."""
         asked = [
             (each, task.is_first)
             for task in self._tasks

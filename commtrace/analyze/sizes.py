@@ -35,7 +35,7 @@ COLUMNS = (
 
 
 def sizes(frames: Frames) -> pd.DataFrame:
-    """Return one row per kind, group and power of two; calls of unknown size are excluded."""
+    """Return a row per kind, group and power of two; calls of unknown size are excluded."""
     table = summed(frames.by_ranks(_sums)).reset_index()
     table["blocked_ns"] = table["blocked_ns"].where(table.pop("num_timed") > 0, NOT_KNOWN)
     table["mesh_axis"] = mesh_axes(frames, table["group"])

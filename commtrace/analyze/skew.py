@@ -43,7 +43,7 @@ _BY = ["group", "kind"]
 
 
 def skew(frames: Frames) -> pd.DataFrame:
-    """Return one row per group and kind, the longest total wait first."""
+    """Return a row per group and kind, the longest total wait first."""
     of_parts, last_of_parts = zip(*frames.by_collectives(_of_collectives), strict=True)
     rows = pd.concat(of_parts)
     table = rows.drop(columns="max_skew_ns").apply(addable).groupby(_BY).sum()

@@ -14,8 +14,8 @@ _CUT = MAX_CHARACTERS_SHOWN
 def lines_of_file(frames: Frames, file: str) -> dict[int, str]:
     """Return the lines of a file, as it is now if the recorded lines are still in it.
 
-    A file of which none were recorded is read if it has not changed since the run began; of an
-    imported trace, in any case.
+    A file without recorded lines is read if it has not changed since the run began, or in any case
+    for an imported trace.
     """
     rows = frames.sources[frames.sources["file"] == file]
     recorded = {
@@ -42,7 +42,7 @@ def _is_older(path: Path | None, frames: Frames) -> bool:
 
 
 def _is_line(text: str, recorded: str) -> bool:
-    """Return whether a line is still the recorded one, which may have been cut."""
+    """Return whether a line is still as recorded; the recorded text may have been cut."""
     return text == recorded or (len(recorded) >= _CUT and text.startswith(recorded))
 
 

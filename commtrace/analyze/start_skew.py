@@ -1,10 +1,10 @@
 """Collectives with the largest skew: the straggler of each, and its reason for arriving late.
 
-The skew of a collective is the time from the arrival of its first member to that of its last one;
+The skew of a collective is the time between the arrivals of its first and its last member;
 only collectives with the calls of all members in the trace count. The straggler is the member for
 which others waited. Its reason is the use of time on which it spent the most beyond the median of
-the other members, counted since the group's previous collective that all of them had completed;
-without one, since each rank's previous calls or since its recording began:
+the other members, counted since the group's previous collective that all of them had completed or,
+if there is none, since each rank's previous calls or since its recording began:
 
     longer compute             kernels computed longer on its device
     memory copies              copies ran longer on its device
@@ -51,7 +51,7 @@ NO_STRAGGLER = "nobody waited"
 
 
 def start_skew(frames: Frames) -> pd.DataFrame:
-    """Return one row per collective, the largest skew first."""
+    """Return a row per collective, the largest skew first."""
     each = _largest(pd.concat(frames.by_collectives(_of_collectives), ignore_index=True))
     reasons = lateness(frames).reindex(each["late_row"]).reset_index(drop=True)
     reasons["reason"] = reasons["reason"].fillna("")

@@ -1,4 +1,4 @@
-"""Steady steps: those that shares of the steps' time, counts per step and bounds of tests refer to.
+"""Steady steps: the basis of shares of the steps' time, counts per step and bounds of tests.
 
 The first step compiles, allocates and starts the ranks one by one, and can take as long as all
 others. It is left out if it takes `FACTOR` times the median of the others, and so is a single other
@@ -17,7 +17,7 @@ from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.frame import Frames
 
 FACTOR = 2.0
-"""Multiple of the median from which on a step is left out."""
+"""Multiple of the median from which a step is left out."""
 
 
 def left_out(frames: Frames) -> Mapping[int, float]:

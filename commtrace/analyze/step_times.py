@@ -1,7 +1,7 @@
 """Steps of calls on a device by the clock, and of other calls by the program.
 
 A call belongs to the step that issued it (column `step`). The host can be ahead of its device,
-which then runs a call in a later step, or after the last one. Times on a device are therefore
+which then runs a call in a later step, or after the last. Times on a device are therefore
 counted in the steps in which they pass, and a part of a run has the calls that run in it:
 
     host      |issue      step 3      |      step 4       |
@@ -47,11 +47,11 @@ def by_clock(frames: Frames) -> pd.Series:
 def in_steps(frames: Frames, intervals: pd.DataFrame) -> pd.DataFrame:
     """Return `rank step start end` of intervals of calls, divided where a step begins or ends.
 
-    Those of calls on a device are merged before; concurrent calls are not distinguished.
+    Intervals of calls on a device are merged first; concurrent calls are not distinguished.
 
     Args:
         frames: The run.
-        intervals: Intervals with `row rank step start end`, such as those of `spans`.
+        intervals: Intervals with `row rank step start end`, such as from `spans`.
     """
     columns = ["rank", "step", "start", "end"]
     is_by_clock = by_clock(frames)[intervals["row"]].to_numpy()
@@ -64,7 +64,7 @@ def in_steps(frames: Frames, intervals: pd.DataFrame) -> pd.DataFrame:
 
 
 def steps_of_calls(frames: Frames) -> pd.Series:
-    """Return the step of each call: that in which it begins on a device, or that issued it."""
+    """Return the step of each call: the step in which it begins on a device, or that issued it."""
     comm, found = frames.comm, frames.comm["step"].copy()
     windows = dict(iter(step_windows(frames).groupby("rank")))
     begin = comm["issue_ns"] - frames.start_ns

@@ -1,6 +1,6 @@
 """Stragglers: ranks that delay the others, by kind, phase, module and source line.
 
-The straggler of a collective is the member that arrived last; that of a transfer is the second end.
+The straggler of a collective is the member that arrived last, or the second end of a transfer.
 Its *delay* is the time for which all other members were blocked simultaneously, that is, the
 shortest of their waits: without the straggler, they would have waited for the next-to-last member.
 The sum of delays is the time that the run would save without stragglers. The table has the 16 rows
@@ -70,14 +70,14 @@ COLUMNS = (
 MOST_PLACES = 16
 
 STANDS_OUT = 1.5
-"""Multiple of its even share from which on a rank stands out as the one that others wait for."""
+"""Multiple of its even share from which a rank stands out as the rank that others wait for."""
 
 
 def stands_out(share: Any, num_ranks: int) -> Any:
-    """Return whether a share of the delays or waits, or each of several, is no even share.
+    """Return whether a share of the delays or waits, or each of several, is well above even.
 
-    Of four ranks that behave alike each causes about a quarter, one of them the most: that is no
-    statement about this rank.
+    Four ranks that behave alike cause about a quarter each, one of them the most: that says nothing
+    about this rank.
     """
     return share >= STANDS_OUT / max(num_ranks, 1)
 
@@ -89,11 +89,12 @@ _BY = ["rank", "kind", "mesh_axis", "phase", "module", "source_file", "source_li
 
 @of_each_part
 def delayed_calls(part: Frames) -> pd.DataFrame:
-    """Return one row per delayed call of a part: the row of the straggler's call is the index.
+    """Return a row per delayed call of a part, indexed by the row of the straggler's call.
 
     Columns are `delay_ns` and `wait_ns` as in the table of `stragglers`; `num_ranks`, the number of
-    ranks involved; `number`, the collective's number in its group; and of this one call `work_ns`,
-    `others_work_ns`, `reason` and `excess_ns` as of `lateness`, and the columns `OF_LATE_CALL`.
+    ranks involved; `number`, the collective's number in its group; and for this call only
+    `work_ns`, `others_work_ns`, `reason` and `excess_ns` as of `lateness`, and the columns
+    `OF_LATE_CALL`.
     """
     # Texts are categories, since a run can have millions of delayed calls.
     found = _delayed(part).sort_index()
@@ -197,7 +198,7 @@ def _joined(parts: list[_Sums]) -> _Sums:
 
 
 def _by_place(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return sums by rank and place, and what the row with the longest delay has."""
+    """Return sums by rank and place, and the values of the row with the longest delay."""
     ordered = rows.sort_values(["max_delay_ns", "worst_id"], ascending=[False, True])
     ordered = ordered.assign(**{name: addable(ordered[name]) for name in _SUMS})
     how = dict.fromkeys(_FIRSTS, "first") | dict.fromkeys(_SUMS, "sum")
@@ -205,7 +206,7 @@ def _by_place(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def stragglers(frames: Frames) -> pd.DataFrame:
-    """Return one row per rank and place, the longest delay first."""
+    """Return a row per rank and place, the longest delay first."""
     table, reasons = _joined(frames.by_collectives(_of_part, fold=_joined))
     table = table.set_index(_BY).join(main_reasons(reasons, _BY)).reset_index()
     table["work_ns"] /= table["num_work"]

@@ -8,7 +8,7 @@ from math import prod
 
 @cache
 def numels(shapes: str) -> tuple[int, ...]:
-    """Return the number of elements of each tensor; that of a scalar, `[]`, is 1."""
+    """Return the number of elements of each tensor, 1 for a scalar, `[]`."""
     return tuple(
         [
             prod([int(size) for size in shape.strip("[]").split(",") if size.isdigit()])
@@ -19,5 +19,5 @@ def numels(shapes: str) -> tuple[int, ...]:
 
 
 def numel(shape: str) -> int:
-    """Return the number of elements of one tensor."""
+    """Return the number of elements of a tensor."""
     return sum(numels(shape))

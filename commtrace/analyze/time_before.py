@@ -3,10 +3,9 @@
 It begins with the last collective of the group that needs every rank and that all members have
 completed; if there is none, with the end of the rank's preceding calls; and if a member has none,
 with the start of the rank's recording, but not before a step that was recorded after others that
-were not. Until the arrival, each nanosecond has one use, the first of
-its list that holds.
+were not. Until the arrival, each nanosecond has a single use, the first of its list that holds.
 
-On a device of which the trace has kernels:
+On a device whose kernels are in the trace:
 
     compute          a kernel computes
     copies           a copy or a memset runs
@@ -19,7 +18,7 @@ On the host:
 
     no_core          the thread of the next call is ready to run but has no core
     blocked          another call blocks the rank
-    maybe_blocked    another call is in flight of which the blocked time is unknown
+    maybe_blocked    another call of unknown blocked time is in flight
     work             none of these
 """
 
@@ -125,7 +124,7 @@ def _joins_all(frames: Frames) -> pd.Series:
 
 @cached_per_run
 def _joining_calls(frames: Frames) -> pd.DataFrame:
-    """Return `key`, `number`, `issue` and `end` of these calls of a part; keys are those of groups.
+    """Return `key`, `number`, `issue` and `end` of these calls of a part; `key` as of `_of_groups`.
 
     Times count from the start of the run.
     """
@@ -143,7 +142,7 @@ def _joining_calls(frames: Frames) -> pd.DataFrame:
 def _preceding(frames: Frames, calls: pd.DataFrame) -> pd.DataFrame:
     """Return the number of the last collective that the rank has completed before each call.
 
-    It is one of the call's group that joins all members. Also return `end` and `resumed` as of
+    It belongs to the call's group and joins all members. Also return `end` and `resumed` as of
     `previous_end` and `resumed`.
     """
     known = _joining_calls(frames)
@@ -230,7 +229,7 @@ def _kernels(frames: Frames) -> pd.DataFrame:
 
 @cached_per_run
 def launched_calls(frames: Frames) -> pd.DataFrame:
-    """Return `device`, `stream` and `launch` of the first kernel of each call that has one.
+    """Return `device`, `stream` and `launch` of the first kernel of each call with kernels.
 
     The index is the call's row in table `comm`; the launch is in ns since the start of the run.
     """

@@ -1,11 +1,11 @@
 """Parts of a run: the frames of a time window, or of some of its steps.
 
 A collective is included with all of its members or not at all, so that waits stay known: it is
-included if any member's call touches the window. A step has the calls that it issued, but of the
-calls on a device those that run in it (`step_times`). The recorded time of ranks and steps is
-clipped to the window, so that shares refer to it. Consistency across ranks cannot be judged from a
-part; it is checked on the entire run. Kernels are those beside the calls and in the window, and the
-next one of each stream, whose launch explains the idle time before it.
+included if any member's call touches the window. A step has the calls that it issued or, on a
+device, the calls that run in it (`step_times`). The recorded time of ranks and steps is clipped to
+the window, so that shares refer to it. Consistency across ranks cannot be judged from a part; it is
+checked on the entire run. Kernels beside the calls and in the window are included, and the next
+kernel of each stream, whose launch explains the idle time before it.
 """
 
 from __future__ import annotations
@@ -144,14 +144,14 @@ def _num_beside(part: Frames, *stretches: Stretch) -> int:
 
 
 def _beside(part: Frames, *stretches: Stretch) -> tuple[pd.DataFrame, ...]:
-    """Return operators and fingerprints of the first stretch, and the kernels of the second one."""
+    """Return operators and fingerprints of the first stretch, and kernels of the second."""
     in_ops, in_kernels, in_values = _masks_beside(part, *stretches)
     tables = part.ops[in_ops].copy(), chosen(part.kernels, in_kernels)
     return *tables, part.fingerprints[in_values].copy()
 
 
 def _masks_beside(part: Frames, stretch: Stretch, of_kernels: Stretch) -> tuple[pd.Series, ...]:
-    """Return masks of operators, kernels (also the next one of each stream) and fingerprints."""
+    """Return masks of operators, kernels (also the next of each stream) and fingerprints."""
     ops, kernels = part.ops, part.kernels
     first, last = stretch
     in_ops = (ops["start_ns"] < last) & (ops["start_ns"] + ops["duration_ns"] > first)

@@ -1,4 +1,4 @@
-"""Time of each rank that a run of which only every Nth step was recorded knows nothing about.
+"""Unrecorded time of each rank, in a run that recorded only every Nth step.
 
     steps         0                    10                   20
     recorded  ----===                  ===                  ===  |

@@ -5,11 +5,11 @@ Each is the blocked time of a call of these kinds before a required peer arrived
     Wait at N x N        all_reduce, all_gather, reduce_scatter, all_to_all: until all arrived
     Wait at Barrier      the same at a barrier
     Late Broadcast       broadcast, scatter: until the root arrived
-    Early Reduce         reduce, gather: the root, until the last one arrived
+    Early Reduce         reduce, gather: the root, until the last rank arrived
     Late Sender          recv: until the sender arrived
     Late Receiver        send: until the receiver arrived, while the sender was blocked
 
-A rank is named as the one that others wait for from 1.5 times its even share of the waits on.
+A rank is named as the cause if its share of the waits is at least 1.5 times an even share.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _SUMS = ["num_calls", "num_waits", "wait_ns", "transfer_ns"]
 
 
 def wait_states(frames: Frames) -> pd.DataFrame:
-    """Return one row per state, kind and mesh axis, the longest wait first."""
+    """Return a row per state, kind and mesh axis, the longest wait first."""
     of_parts, caused_by = zip(*frames.by_ranks(_waits), strict=True)
     rows = pd.concat(of_parts)
     table = rows[_SUMS].apply(addable).groupby(_BY).sum()

@@ -95,7 +95,7 @@ class CommDebugMode:
     def comm_module_counts(self) -> dict[str, dict[str, Counts]]:
         """Counts by module and pass: `["MLP.net1"]["forward"][torch.ops...]`.
 
-        A module's counts include those of its submodules; modules without communication have no
+        A module's counts include its submodules; modules without communication have no
         entry.
         """
         tree = self._current_tree()

@@ -1,6 +1,6 @@
 """Recorder sink of CommDebugMode: counts calls and lists operators.
 
-Everything is keyed by place (a module as reached by one path, None outside all modules) and pass,
+Everything is keyed by place (a module as reached by a path, None outside all modules) and pass,
 which is `forward`, `backward` or `recompute`. Calls are only counted, so that memory does not grow
 with them. Operators are listed up to a bound and counted beyond it.
 """
@@ -44,7 +44,7 @@ class Operator:
 
 
 class Tally:
-    """Recorder sink that counts calls and lists operators of one rank."""
+    """Recorder sink that counts calls and lists operators of a rank."""
 
     wants_spans = True
     wants_layouts = True
@@ -63,7 +63,7 @@ class Tally:
         self._lock = threading.Lock()
 
     def add(self, call: Call) -> None:
-        """Count a call; one issued by a functional collective counts as that."""
+        """Count a call, as the functional collective that issued it, if any."""
         if self.rank is not None and call.request.group.rank != self.rank:
             return
         native_op = call.functional_op or call.request.native_op

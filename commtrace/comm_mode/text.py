@@ -1,8 +1,8 @@
 """Text table and JSON of a CommDebugMode.
 
 The noise level selects the contents: 0 the counts of each module; 1 also the modules' classes and
-parameters, and non-trivial operators on DTensors; 2 also those on plain tensors; 3 also the trivial
-ones.
+parameters, and non-trivial operators on DTensors; 2 also operators on plain tensors; 3 also
+trivial operators.
 """
 
 from __future__ import annotations

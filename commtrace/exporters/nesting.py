@@ -36,7 +36,7 @@ class Slice:
 
 
 def host_slices(ops: pd.DataFrame, base: int) -> Iterator[Slice]:
-    """Yield the slices of one thread's operators, with times relative to `base`.
+    """Yield the slices of a thread's operators, with times relative to `base`.
 
     A parent does not necessarily precede its children.
     """

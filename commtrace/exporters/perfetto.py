@@ -1,6 +1,6 @@
 """Exporter for Perfetto (ui.perfetto.dev) and chrome://tracing, in the Trace Event Format.
 
-Each rank is a process. The viewer drops slices of one track that do not nest, so overlapping calls
+Each rank is a process. The viewer drops slices of a track that do not nest, so overlapping calls
 are placed on separate tracks:
 
     steps                  the marked steps
@@ -9,7 +9,7 @@ are placed on separate tracks:
     stream 7, ...          kernels and copies of each stream of a device
     bytes in flight        payload of the calls under way
 
-Arrows connect the calls of one collective, in order of arrival, each send with its recv, and each
+Arrows connect the calls of a collective, in order of arrival, each send with its recv, and each
 call with its kernels. Times are µs since the start of the run. Events are streamed, so that memory
 stays bounded for millions of calls.
 """
@@ -229,7 +229,7 @@ def _communication(frames: Frames, calls: pd.DataFrame, lanes: np.ndarray) -> It
 
 
 def _arrows(frames: Frames, calls: pd.DataFrame, lanes: np.ndarray) -> Iterator[str]:
-    """Yield flows: `s` at the first call of a collective, `t` at the next ones, `f` at the last."""
+    """Yield flows: `s` at the first call of a collective, `f` at the last, `t` in between."""
     rows = calls["row"].to_numpy()
     table = pd.DataFrame(
         {

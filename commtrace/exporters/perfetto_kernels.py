@@ -1,6 +1,6 @@
 """Kernels of a Perfetto export: a track per stream, and arrows from calls to their kernels.
 
-Kernels that overlap on one stream are on further tracks of it, since slices of a track must nest.
+Kernels that overlap on a stream are on further tracks of it, since slices of a track must nest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KERNELS = 100_000_000
 
 FLOW = "kernel"
 _FIRST_ARROW = 1 << 40
-"""Number of the first arrow; those of the calls are below."""
+"""Number of the first arrow; arrows of the calls have lower numbers."""
 
 
 @dataclass(frozen=True, slots=True)

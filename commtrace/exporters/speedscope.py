@@ -1,9 +1,9 @@
 """Exporter for speedscope (speedscope.app): time and bytes of communication by place.
 
 Each rank has a weighted profile in order of time. A stack is phase, modules, operator and call,
-weighted by the time for which the call blocked the rank. One more profile covers all ranks,
+weighted by the time for which the call blocked the rank. Another profile covers all ranks,
 weighted by the bytes sent. Left-heavy and sandwich views then add up by place in the program. Calls
-of unknown time or size have no weight; the name of the profile counts those that have one.
+of unknown time or size have no weight; the name of the profile counts those that have a weight.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PLACE = ["phase", "module", "op", "kind", "group", "source_file", "source_line"
 
 
 def write_speedscope(frames: Frames, path: Path) -> None:
-    """Write the profiles to `path`, one after the other."""
+    """Write the profiles to `path` in sequence."""
     listed = _DistinctFrames()
     with atomic_write(path) as unfinished, unfinished.open("w", encoding="utf-8") as stream:
         stream.write(f'{_dumped(_head(frames))[:-1]},"profiles":[')
@@ -58,7 +58,7 @@ def _dumped(value: Any) -> str:
 
 
 def _profiles(frames: Frames, listed: _DistinctFrames) -> Iterator[dict[str, Any]]:
-    """Yield the profile of each rank, and that of all; their frames are added to `listed`."""
+    """Yield the profile of each rank, then of all ranks; their frames are added to `listed`."""
     sent: dict[int, int] = {}
     known = PartialSum(0.0, 0, 0)
     for part in frames.parts_by_ranks():

@@ -19,7 +19,7 @@ import numpy as np
 from commtrace.escaping import encodable
 
 MOST_DEPTH = 500
-"""Depth of nested slices; Perfetto drops deeper ones."""
+"""Depth of nested slices; Perfetto drops deeper slices."""
 
 _ESCAPED = re.compile("[\x7f-\uffff]")
 
@@ -74,7 +74,7 @@ def slice_event(pid: int, tid: int, start: int, end: int, fields: str) -> str:
 def arrow(kind: str, name: str, number: int, pid: int, tid: int, at: int) -> str:
     """Return one end of an arrow: `s` its start, `t` a step, `f` its end, at a slice of a track.
 
-    The ends of an arrow have one name and number, and follow their slices in the file.
+    The ends of an arrow have the same name and number, and follow their slices in the file.
     """
     end = ',"bp":"e"' if kind == "f" else ""
     return (

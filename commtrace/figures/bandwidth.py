@@ -67,10 +67,10 @@ def bandwidth(
 
 
 def curve_points(table: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per kind, mesh axis and power of two with a known busbw.
+    """Return a row per kind, mesh axis and power of two with a known busbw.
 
     The columns are `name` of the curve, `kind`, `from_bytes`, `payload` (mean of a call), `busbw`
-    and `busbw_after` (bytes/s, nan if unknown), `num_calls`, `num_after` (of which the last arrival
+    and `busbw_after` (bytes/s, nan if unknown), `num_calls`, `num_after` (calls whose last arrival
     is known), `best`, and `kernels`, the algorithms and protocols.
     """
     known = table[(table["from_bytes"] > 0) & table["busbw_bytes_per_s"].notna()]
@@ -114,7 +114,7 @@ def _listed(names: pd.Series) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One horizontal line: its label, its speed in bytes/s, and its kind; a link has none."""
+    """A horizontal line: its label, its speed in bytes/s, and its kind; a link has none."""
 
     label: str
     speed: float
@@ -124,8 +124,8 @@ class Reference:
 def reference_lines(table: pd.DataFrame) -> list[Reference]:
     """Return the references of a table, the fastest first.
 
-    The best of a kind is that of all groups together. A link is named after its mesh axes if there
-    are several links.
+    The best of a kind is taken over all groups. A link is named after its mesh axes if there are
+    several links.
     """
     known = table[table["reference_bytes_per_s"].notna()]
     links = known[known["reference_is"] == LINK].groupby("reference_bytes_per_s")["mesh_axis"]

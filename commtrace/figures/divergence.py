@@ -106,7 +106,7 @@ def _heat(
 
 
 def _places_of_rows(rows: tuple[MapRow, ...]) -> tuple[list[int], dict[int, str]]:
-    """Return the line of each row, and the labels of lines; each phase has one for its name."""
+    """Return the line of each row, and the labels of lines; each phase has a line for its name."""
     heights: list[int] = []
     ticks: dict[int, str] = {}
     line, phase = 0, None
@@ -122,7 +122,7 @@ def _places_of_rows(rows: tuple[MapRow, ...]) -> tuple[list[int], dict[int, str]
 
 
 def first_wrong(comparison: ValueComparison) -> int:
-    """Return the label of the pair of the fault: the first wrong one, certain ones first; or -1."""
+    """Return the label of the fault's pair: first certainly wrong, else first wrong, else -1."""
     wrong = comparison.pairs[comparison.pairs["is_wrong"]]
     certain = wrong[wrong["is_certain"]]
     found = certain if len(certain) else wrong
@@ -130,7 +130,7 @@ def first_wrong(comparison: ValueComparison) -> int:
 
 
 def row_name(row: MapRow) -> str:
-    """Return the name of a row's module, or of its first and last one."""
+    """Return the name of a row's module, or of its first and last module."""
     first, last = (name or "(outermost)" for name in (row.module, row.last_module))
     return first if first == last else f"{first} – {last}"
 

@@ -1,8 +1,7 @@
 """Load of experts, or of their ranks, over the steps: a line for each, relative to the mean.
 
-The lines are those of the layer with the highest load, and of its experts or ranks with the loads
-farthest from the mean, `MOST_LINES` at most. Above `MOST_POINTS` steps, a point is the mean of
-several.
+The lines show the layer with the highest load, and its experts or ranks with the loads farthest
+from the mean, `MOST_LINES` at most. Above `MOST_POINTS` steps, a point is the mean of several.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ def expert_load(
     title: str = "",
     because: str = "",
 ) -> go.Figure:
-    """Draw the lines of the analysis `expert_load`, of one layer.
+    """Draw the lines of the analysis `expert_load` for a single layer.
 
     Args:
         table: The table of the analysis.
-        module: The layer; by default that with the highest load relative to the mean.
+        module: The layer; by default, the layer with the highest load relative to the mean.
         theme: Colours, by name or as a theme.
         title: Heading; none by default.
         because: Reason shown if there is nothing to draw.

@@ -220,7 +220,7 @@ def _levels(nodes: pd.DataFrame) -> dict[str, int]:
 
 
 def level_of(nodes: pd.DataFrame, phase: str = "") -> int:
-    """Return the node of a phase; by default, that of the whole run.
+    """Return the node of a phase; by default, of the whole run.
 
     Raises:
         UsageError: The phase does not communicate.

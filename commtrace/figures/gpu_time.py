@@ -1,7 +1,7 @@
 """Time of each device: computing, exposed communication, copies, and idle time by reason, stacked.
 
 A bar is a step of a device. If there are more than `MAX_BARS`, a bar is the mean of a device's
-steps; of more than `MAX_DEVICES`, those that compute the smallest part of the time are drawn.
+steps; above `MAX_DEVICES` devices, those that compute the smallest part of the time are drawn.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def gpu_time(
 
 
 def device_bars(table: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per bar: `rank device step num_steps label lasts`, and each part in ns.
+    """Return a row per bar: `rank device step num_steps label lasts`, and each part in ns.
 
-    `step` is -1 in a mean of several steps, and outside of steps. The parts are those of `PARTS`.
+    `step` is -1 in a mean of several steps, and outside of steps. The parts are listed in `PARTS`.
     """
     whole = table[table["stream"] == ALL_STREAMS]
     inside = whole[whole["step"] >= 0]

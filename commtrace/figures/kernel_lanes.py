@@ -23,7 +23,7 @@ MOST_LANES, MOST_OF_A_RANK = 512, 8
 """Number of lanes of a figure, and of a rank. Streams that have none share the rank's last lane."""
 
 SORTS = {COMPUTE: "compute", MEMCPY: "copy", MEMSET: "copy"}
-"""Sorts of work by category; that of communication is its kind, and of anything else `other`."""
+"""Sorts of work by category; communication has its kind instead, and anything else `other`."""
 
 _ORDER = {"compute": 0, "copy": 1, "other": 2}
 _AFTER_ALL = 3
@@ -34,8 +34,8 @@ class Lanes:
     """Lanes of some ranks, and the kernels on them.
 
     Attributes:
-        lanes: One row per lane: `rank`, `place` in the rank, from 0, and `title`.
-        kernels: One row per kernel: `lane`, its row in `lanes`, `name`, `sort`, `is_sent` (it
+        lanes: A row per lane: `rank`, `place` in the rank, from 0, and `title`.
+        kernels: A row per kernel: `lane`, its row in `lanes`, `name`, `sort`, `is_sent` (it
             communicates, and `sort` is the kind), `start_ns`, `end_ns`, `launch_ns`.
     """
 
@@ -58,11 +58,11 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class DrawnLanes:
-    """Lanes of some ranks, and what is drawn on them.
+    """Lanes of some ranks, and the bars on them.
 
     Attributes:
-        lanes: As those of `Lanes`.
-        bars: As of `lane_marks`.
+        lanes: As in `Lanes`.
+        bars: As returned by `lane_marks`.
         num_kernels: Number of kernels that the bars stand for.
     """
 
@@ -157,7 +157,7 @@ def kernel_lanes(frames: Frames, ranks: Sequence[int], most: int | None = None) 
 
 @cached_per_run
 def _kernels(frames: Frames) -> pd.DataFrame:
-    """Return the kernels of known start and duration, with what is drawn of them."""
+    """Return the kernels of known start and duration, with the properties that are drawn."""
     kernels = frames.kernels
     kernels = kernels[(kernels["start_ns"] >= 0) & (kernels["duration_ns"] >= 0)]
     category = kernels["category"].astype(object)
@@ -182,10 +182,10 @@ def _kernels(frames: Frames) -> pd.DataFrame:
 
 
 def _streams(drawn: pd.DataFrame, most: int) -> pd.DataFrame:
-    """Return one row per stream: `rank device stream place title`.
+    """Return a row per stream: `rank device stream place title`.
 
-    A rank has `most` lanes: those of the streams with the most kernels, first of computation, then
-    of copies, then of communication, and one for all others.
+    A rank has `most` lanes: for the streams with the most kernels, first computation, then copies,
+    then communication, and the last lane for all other streams.
     """
     keys = ["rank", "device", "stream"]
     sort = np.where(drawn["is_sent"], _AFTER_ALL, drawn["sort"].map(_ORDER))

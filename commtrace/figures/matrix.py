@@ -1,4 +1,4 @@
-"""Bytes from rank to rank as a heat map: one row per sender, one column per receiver.
+"""Bytes from rank to rank as a heat map: a row per sender, a column per receiver.
 
 Above `MAX_SIDE` ranks, a cell stands for a block of adjacent ranks: neither a browser nor a reader
 can handle the million cells of a thousand ranks.

@@ -1,7 +1,7 @@
 """Communication of each place: hidden, exposed although it could be hidden, and otherwise exposed.
 
-A row is a place and the reason for which its communication was not hidden. Of more than `MAX_ROWS`
-rows, those are drawn that could be hidden by most, then those that are exposed for longest.
+A row is a place and the reason why its communication was not hidden. Above `MAX_ROWS` rows, those
+with the most time that could be hidden are drawn, then those exposed for longest.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def overlap_lost(
 
 
 def lost_parts(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the table with a column for each part, in ns; those of no time left out.
+    """Return the rows of the table that have any time, with a column for each part, in ns.
 
-    A transfer of which it is unknown whether it could be hidden is `other transfer`.
+    A transfer is `other transfer` if it is unknown whether it could be hidden.
     """
     could = table["could_hide_ns"].fillna(0)
     parts = table.assign(

@@ -38,7 +38,7 @@ def _size(frames: Frames) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture of a run.
+    """A picture of a run.
 
     Attributes:
         name: Key in `PICTURES`.

@@ -1,7 +1,7 @@
 """Schedule of a pipeline as it ran, above the ideal one: a lane for each rank, a block per action.
 
-The round that is drawn is the one of median length. Blocks have the number of their micro-batch,
-and those of a rank's second and later stages are hatched.
+The round of median length is drawn. Blocks have the number of their micro-batch, and are hatched
+for a rank's second and later stages.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def pipeline_schedule(
 
     Args:
         table: The table of the analysis.
-        step: Step of the round; by default, that of median length is drawn.
+        step: Step of the round; by default, the round of median length is drawn.
         pipeline: Number of the pipeline.
         theme: Colours, by name or as a theme.
         title: Heading; none by default.

@@ -1,4 +1,4 @@
-"""Histogram of message sizes: one bar per power of two, stacked by kind."""
+"""Histogram of message sizes: a bar per power of two, stacked by kind."""
 
 from __future__ import annotations
 

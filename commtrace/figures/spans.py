@@ -1,6 +1,6 @@
 """Tables that the timeline draws: calls in lanes, or shares of time if there are too many calls.
 
-A million calls can neither be drawn one by one nor be distinguished on a screen. `marks` therefore
+A million calls can neither be drawn singly nor be distinguished on a screen. `marks` therefore
 returns each call of a run, or of a time window, as long as they are few. Otherwise, it divides the
 time into columns and returns the share of each column that a rank spends in each kind of call.
 """
@@ -20,7 +20,7 @@ WAIT, TRANSFER = "wait", "transfer"
 
 
 def call_spans(frames: Frames, window_ns: tuple[int, int] | None = None) -> pd.DataFrame:
-    """Return one row per call that touches the window.
+    """Return a row per call that touches the window.
 
     Columns: `row` (in table `comm` of the run), `rank`, `kind`, `lane` (overlapping calls of a rank
     are in different lanes), `start_ns`, `ready_ns` (arrival of the last peer; the start if it is
@@ -84,8 +84,8 @@ class Marks:
     """Marks of calls on the timeline.
 
     Attributes:
-        table: The marks, as of `marks`.
-        are_single: Each of them is a part of one call.
+        table: The marks, as returned by `marks`.
+        are_single: Each mark is a part of a single call.
     """
 
     table: pd.DataFrame
@@ -116,9 +116,9 @@ class _Extent:
 
     Attributes:
         num_marks: Number of them.
-        num_rows: Number of ranks and kinds and parts.
-        first: Start of the first one.
-        last: End of the last one.
+        num_rows: Number of combinations of rank, kind and part.
+        first: Start of the first.
+        last: End of the last.
     """
 
     num_marks: int
@@ -167,7 +167,7 @@ _BY = ["rank", "kind", "part"]
 
 
 def marks(spans: pd.DataFrame, max_marks: int) -> tuple[pd.DataFrame, bool]:
-    """Return at most about `max_marks` marks for the spans, and whether each mark is one call.
+    """Return at most about `max_marks` marks for the spans, and whether each is a single call.
 
     Columns: `row` (in table `comm`, -1 for several calls), `rank`, `kind`, `part` (wait, before the
     last peer arrived, or transfer), `start_ns`, `end_ns`, `busy_ns` and `num_calls` in between, and
@@ -204,7 +204,7 @@ def _single(parts: pd.DataFrame) -> pd.DataFrame:
 
 
 def _in_columns(parts: pd.DataFrame, first: int, width: int) -> pd.DataFrame:
-    """Return one mark per time column, rank, kind and part, as high as its share of the column.
+    """Return a mark per time column, rank, kind and part, as high as its share of the column.
 
     A call is counted in the column in which it begins; overlapping calls share the height. Columns
     begin at `first`.
@@ -234,7 +234,7 @@ def _in_columns(parts: pd.DataFrame, first: int, width: int) -> pd.DataFrame:
 def few_phase_spans(
     frames: Frames, ranks: Sequence[int], most: int, window_ns: tuple[int, int] | None = None
 ) -> tuple[int, pd.DataFrame]:
-    """Return the number of `phase_spans` of some ranks, and them, unless they are more than `most`.
+    """Return the number of `phase_spans` of some ranks, and the spans unless they exceed `most`.
 
     They are computed part by part.
     """
@@ -262,7 +262,7 @@ def _few(parts: list[_Few]) -> _Few:
 
 
 def phase_spans(frames: Frames, window_ns: tuple[int, int] | None = None) -> pd.DataFrame:
-    """Return one row per series of operators of one phase on one rank.
+    """Return a row per series of operators of the same phase on a rank.
 
     Columns: `rank phase start_ns end_ns`. The table is empty if operators were not recorded.
     """

@@ -1,8 +1,8 @@
 """Rows of all-to-alls from rank to rank, a heat map for each layer.
 
 The layers are those with the most uneven loads, `MOST_LAYERS` at most; above `MAX_SIDE` ranks, a
-cell stands for a block of adjacent ranks. Bytes of a combine are drawn as those of its dispatch:
-the rank of the experts is the column.
+cell stands for a block of adjacent ranks. A combine is drawn in the direction of its dispatch: the
+rank of the experts is the column.
 """
 
 from __future__ import annotations

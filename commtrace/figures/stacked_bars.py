@@ -40,7 +40,7 @@ def row_layout(
     around: int = 90,
     least: int = 190,
 ) -> go.Layout:
-    """Return the layout of horizontal bars of time, one row per label, the first on top.
+    """Return the layout of horizontal bars of time, a row per label, the first on top.
 
     Args:
         theme: The colours.

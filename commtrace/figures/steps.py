@@ -1,7 +1,7 @@
 """Time of each step: exposed communication, overlapped communication, and the rest.
 
-Communication of which it is unknown whether it is exposed is a part of its own. If not even its
-duration is known, that part is the rank's whole step.
+Communication is a part of its own if it is unknown whether it is exposed. If not even its duration
+is known, that part is the rank's whole step.
 
 Above `MAX_BARS` steps, a bar is the mean of several consecutive steps.
 """
@@ -76,7 +76,7 @@ def steps(
 
 
 def step_parts(table: pd.DataFrame, max_bars: int = MAX_BARS) -> pd.DataFrame:
-    """Return one row per bar: `first` and `last` step, and means over its steps and ranks, in ns.
+    """Return a row per bar: `first` and `last` step, and means over its steps and ranks, in ns.
 
     The other columns are `PARTS`, `lasts` (their sum), `worst_rank` (the rank with the most exposed
     communication; -1 if unknown, or if none stands out), its `worst_exposed`, `num_calls` and

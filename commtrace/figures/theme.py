@@ -1,9 +1,9 @@
 """Colours of all figures and of the page, in a light and a dark theme.
 
-Each kind of communication has one colour. The six in `MAIN_KINDS`, which are likely to occur in one
-figure, remain distinguishable with protanopia, deuteranopia and tritanopia. Every colour of a kind
-has a contrast of 3:1 to the surface it is drawn on. Both themes have the same entries, and within a
-theme no colour is used for two things, so a figure can be recoloured by looking its colours up
+Each kind of communication has a colour. The six in `MAIN_KINDS`, which are likely to occur in the
+same figure, remain distinguishable with protanopia, deuteranopia and tritanopia. Every colour of a
+kind has a contrast of 3:1 to the surface it is drawn on. Both themes have the same entries, and
+within a theme no colour has two roles, so a figure can be recoloured by mapping its colours
 (`recolouring`).
 """
 
@@ -27,7 +27,7 @@ SANS = "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', A
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Colours of one theme.
+    """Colours of a theme.
 
     Attributes:
         modules: Colours of modules at even and odd depth.
@@ -37,7 +37,7 @@ class Theme:
         actions: Colours of the actions of pipeline stages.
         device: Colours of the parts of a device's time.
         scale: Colours for amounts, from low to high.
-        excess: Colours for amounts above what is allowed, from low to high.
+        excess: Colours for amounts above the limit, from low to high.
     """
 
     name: str
@@ -56,15 +56,15 @@ class Theme:
     excess: tuple[str, ...]
 
     def kind(self, kind: str) -> str:
-        """Return the colour of a kind; kinds without one have that of `other`."""
+        """Return the colour of a kind, or of `other` if it has none."""
         return self.kinds.get(kind, self.kinds["other"])
 
     def phase(self, phase: str) -> str:
-        """Return the colour of a phase; phases without one have that of `other`."""
+        """Return the colour of a phase, or of `other` if it has none."""
         return self.phases.get(phase, self.phases["other"])
 
     def use(self, use: str) -> str:
-        """Return the colour of a use of time; uses without one have that of `not known`."""
+        """Return the colour of a use of time, or of `not known` if it has none."""
         return self.uses.get(use, self.uses["not known"])
 
 
@@ -276,7 +276,7 @@ TITLE_PIXELS = 34
 
 
 def titled(made: go.Layout, title: str) -> go.Layout:
-    """Add a title to a layout of known height, with extra room for it; without one, do nothing."""
+    """Add a title, unless it is empty, to a layout of known height, with extra room for it."""
     if not title:
         return made
     given: Any = made
@@ -297,7 +297,7 @@ def titled(made: go.Layout, title: str) -> go.Layout:
 
 
 def empty(theme: Theme, *, title: str, what: str, because: str = "") -> go.Figure:
-    """Return a figure that states what is missing, and why; `layout.meta` has the text."""
+    """Return a figure that states what it lacks, and why; `layout.meta` has the text."""
     text = f"{what}: {because}" if because else f"{what}."
     made = titled(layout(theme, height=EMPTY_PIXELS), title)
     made.update(

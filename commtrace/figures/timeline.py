@@ -2,7 +2,7 @@
 
 The background of a rank's row shows its phase; the hatched part of a call is its wait for the last
 peer. Below the calls are the streams of the rank's devices with their kernels. All calls of a kind
-form one trace, so that a kind can be switched off and the number of traces does not grow with the
+form a single trace, so a kind can be switched off and the number of traces does not grow with the
 number of calls. Above `max_marks` marks, shares of time by kind are drawn instead of calls, and
 phases are left out if there are more than that, too; a time window shows single calls again.
 """
@@ -65,7 +65,7 @@ def timeline(
 
     The `customdata` of a bar of calls is the call's row in table `comm`, or -1 if it stands for
     several calls. The `meta` of a trace has its part and its kind. The layout's `meta` says whether
-    calls are drawn one by one.
+    calls are drawn singly.
 
     Args:
         frames: The run.
@@ -135,7 +135,7 @@ def _add_legend(figure: Any, theme: Theme) -> None:
 
 
 def ranks_of(frames: Frames, ranks: Sequence[int] | None = None) -> list[int]:
-    """Return the ranks of a run in order, or those of them that are asked for.
+    """Return the ranks of a run in order, all or only the ranks that are asked for.
 
     Raises:
         UsageError: The run has no such rank.
@@ -156,7 +156,7 @@ def ranks_of(frames: Frames, ranks: Sequence[int] | None = None) -> list[int]:
 def timeline_layout(
     frames: Frames, ranks: Sequence[int], theme: Theme, lanes: DrawnLanes
 ) -> go.Layout:
-    """Return the layout of a timeline: one row per rank, in the given order, and steps above."""
+    """Return the layout of a timeline: a row per rank, in the given order, and steps above."""
     geometry = TimelineRows.of(len(ranks), lanes.most_of_a_rank)
     labels = {place + geometry.middle: f"rank {rank}" for place, rank in enumerate(ranks)}
     if geometry.lane_pixels >= LABELLED_PIXELS:
@@ -282,7 +282,7 @@ def _call_bars(
     start_ns: int,
     theme: Theme,
 ) -> list[go.Bar]:
-    """Return a trace per kind for transfers, and a hatched one for the waits before them."""
+    """Return a trace per kind for transfers, and a hatched trace for the waits before them."""
     band = _BAND * geometry.calls
     middle = drawn["rank"].map(rows) + geometry.middle
     drawn = drawn.assign(
@@ -341,7 +341,7 @@ def _share_text(mark: Any) -> str:
 
 
 def call_text(call: CallFields) -> str:
-    """Describe one call, a row of the analysis `calls`, in lines of escaped HTML."""
+    """Describe a call, a row of the analysis `calls`, in lines of escaped HTML."""
     return lines(
         (
             f"{bold(plain(call['kind']))} on rank {call['rank']}, call {call['id']}",

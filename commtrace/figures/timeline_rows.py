@@ -18,7 +18,7 @@ LABELLED_PIXELS = 12
 
 @dataclass(frozen=True, slots=True)
 class TimelineRows:
-    """TimelineRows of a timeline; without lanes, the calls fill a rank's row.
+    """Rows of a timeline; without lanes, the calls fill a rank's row.
 
     Attributes:
         call_pixels: Height of a rank's calls.

@@ -1,7 +1,7 @@
 """Blocked time of each rank: waits by wait state, hatched, and transfer, stacked.
 
-Above `MAX_RANKS` ranks, only those blocked longest are drawn. A rank none of whose calls was timed
-has a note in place of a bar, and one some of whose calls were not timed has it in its bar's text.
+Above `MAX_RANKS` ranks, only those blocked longest are drawn. A rank without timed calls has a note
+in place of a bar; if only some of its calls were not timed, the note is in its bar's text.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def waits(
 
 
 def wait_parts(table: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per part of a rank's bar: `rank part lasts_ns num_calls num_waits`.
+    """Return a row per part of a rank's bar: `rank part lasts_ns num_calls num_waits`.
 
     A part is a wait state, `TRANSFER` or `UNKNOWN`; parts without any time are left out.
     """

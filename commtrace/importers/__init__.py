@@ -111,7 +111,7 @@ def import_trace(sources: Iterable[Path | str], recording: Path | str | None = N
 
 
 def processes_of(recording: Trace) -> dict[tuple[str, int], int]:
-    """Return the ranks of a recording by host and process id, of processes with one rank."""
+    """Return the ranks of a recording by host and process id, for processes with a single rank."""
     ranks = recording.tables["ranks"]
     own = list(zip(ranks["host"], ranks["pid"], strict=True))
     num = Counter(own)

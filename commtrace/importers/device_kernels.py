@@ -1,6 +1,6 @@
 """Communication kernels of accelerators, recognized by their names.
 
-`KERNELS` has one row per family of names; a project adds rows in `[tool.commtrace.kernels]`. A name
+`KERNELS` has a row per family of names; a project adds rows in `[tool.commtrace.kernels]`. A name
 states the kind, and where its library encodes them the algorithm, the protocol and the reduction:
 
     ncclDevKernel_AllReduce_Sum_bf16_RING_LL      all_reduce, RING, LL, sum
@@ -22,7 +22,7 @@ from functools import lru_cache
 from commtrace.collective_table import KINDS
 
 UNKNOWN = "unknown"
-"""Kind of a call of which a trace shows only a kernel that serves several kinds."""
+"""Kind of a call if a trace shows only a kernel that serves several kinds."""
 
 _NCCL = r"^(?:void )?[nrm]ccl(?:Sym|Symk)?(?:Dev)?Kernel_?([A-Za-z]*)"
 
@@ -168,7 +168,7 @@ _CHECK = re.compile(r"checkForNaN")
 
 
 def is_check(name: str) -> bool:
-    """Return whether a kernel is that of torch's check of the tensors of a call for NaN."""
+    """Return whether a kernel is torch's check of a call's tensors for NaN."""
     return _CHECK.search(name) is not None
 
 

@@ -65,10 +65,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One file: the text of a chrome trace, the bytes of Inspector's log, or the values of others.
+    """A file: the text of a chrome trace, the bytes of Inspector's log, or the values of others.
 
-    The text of a chrome trace is None until `loaded` reads it, so that one of them is in memory at
-    a time, and only while its events are read.
+    The text of a chrome trace is None until `loaded` reads it, so that only one is in memory at a
+    time, and only while its events are read.
     """
 
     path: Path
@@ -104,7 +104,7 @@ _AT_THE_END = re.compile(
 
 
 Reduce = Callable[["Document"], Any]
-"""Function that returns what is needed of a file's contents."""
+"""Function that returns the part of a file's contents that is needed."""
 
 
 def documents_of(
@@ -117,10 +117,10 @@ def documents_of(
 
     Args:
         sources: Files and folders.
-        reduced: By format, what replaces the contents of a file, so that only one is in memory.
+        reduced: By format, the function whose result replaces a file's contents, to save memory.
 
     Returns:
-        The files, and for each reason what was left out.
+        The files, and a sentence for each reason why files were left out.
 
     Raises:
         TraceError: names the file that cannot be imported, and the reason.
@@ -141,16 +141,16 @@ def documents_of(
 
 
 def whole_ones(reads: Iterable[tuple[Path, Callable[[], T]]]) -> tuple[list[T], list[str]]:
-    """Read files, of which those that are empty or cut off are left out if others are whole.
+    """Read files; leave out files that are empty or cut off if others are whole.
 
     Args:
         reads: Each file and the function that reads it.
 
     Returns:
-        The results, and for each reason what was left out.
+        The results, and a sentence for each reason why files were left out.
 
     Raises:
-        TraceError: of the first file if none is whole, and of one that is damaged otherwise.
+        TraceError: for the first file if none is whole, or for a file damaged in another way.
     """
     results: list[T] = []
     damaged: list[tuple[Path, TraceError]] = []
@@ -173,7 +173,7 @@ def whole_ones(reads: Iterable[tuple[Path, Callable[[], T]]]) -> tuple[list[T], 
 def _classified(path: Path, reduced: Mapping[str, Reduce]) -> Document:
     """Return a file, without its content if that is the text of a chrome trace.
 
-    The head of a chrome trace mostly shows that it is one. A dump is small, and is read at once.
+    The head of a chrome trace mostly identifies it. A dump is small, and is read at once.
     """
     head = read_head(path, _HEAD_BYTES, f"cannot import {path}")
     if head.startswith(_SQLITE):
@@ -190,7 +190,7 @@ _HEAD_BYTES = 1 << 20
 
 
 def _is_chrome_trace(text: str) -> bool:
-    """Return whether a text, or the head of one, is that of a chrome trace."""
+    """Return whether a text, or the head of a text, belongs to a chrome trace."""
     begin = _JSON.match(text)
     return begin is not None and (begin[0][-1] == "[" or _EVENTS in text)
 
@@ -245,7 +245,7 @@ def _files_of(sources: Iterable[Path | str]) -> list[Path]:
 
 
 def read_document(path: Path) -> Document:
-    """Read one file and classify it by its contents.
+    """Read a file and classify it by its contents.
 
     Raises:
         TraceError: the file has another format; says which.
@@ -293,7 +293,7 @@ _INSPECTOR = re.compile(
 )
 
 _GREETING = re.compile(r"(?:SERVER PROTOCOL \d+\r?\n|OK\r?\n)+")
-"""Answers of NCCL RAS at its socket to what precedes the request."""
+"""Answers of NCCL RAS at its socket that precede the answer to the request."""
 
 
 def _width_of(data: bytes) -> int:

@@ -42,7 +42,7 @@ def partial_ranks(
 
 
 def unsure_ranks(records: Sequence[RankRecord], partial: Sequence[int]) -> list[int]:
-    """Return those of `partial` that may have made a call which only others list."""
+    """Return the ranks in `partial` that may have made a call which only others list."""
     first: dict[str, int] = {}
     for record in records:
         for call in record.comm:

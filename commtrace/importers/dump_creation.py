@@ -1,9 +1,9 @@
 """Groups that ranks have created in different orders, by the dumps of several ranks.
 
 All ranks must create their groups in the same order. torch names groups by a count, so that another
-order gives one name to groups with other members or descriptions; groups with names of their own
-show it in `pg_id`, the number of a group among those that a rank has created. Only the order of
-groups that two ranks have in common counts, since the numbers of a rank skip groups without it.
+order gives the same name to groups with other members or descriptions; groups with names of their
+own show it in `pg_id`, the number of a group among those that a rank has created. Only the order
+of groups that two ranks have in common counts, since the numbers of a rank skip groups without it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _of_other_members(dumps: Sequence[Dump], ranks: Sequence[int]) -> Iterator[U
 
 
 def _are_one(first: tuple[StatedGroup, list[int]], then: tuple[StatedGroup, list[int]]) -> bool:
-    """Return whether two statements of one name are about a group that has both sides' ranks."""
+    """Return whether two statements of a name are about a group that has both sides' ranks."""
     return not set(first[1]).isdisjoint(then[0].ranks) and not set(then[1]).isdisjoint(
         first[0].ranks
     )

@@ -4,7 +4,7 @@
      "pg_config": {name: {"name": ..., "desc": ..., "ranks": "[0, 1]"}},
      "pg_status": {pg_id: {"last_enqueued_collective": 7, ...}}}
 
-An entry is a call of one rank on one group, or the end of several that were launched together. The
+An entry is a call of a rank on a group, or the end of several that were launched together. The
 JSON form has no Python frames, 0 in place of an unknown time, and no `entries` if there are none.
 Source: torch/csrc/distributed/c10d/TraceUtils.h of torch 2.4, FlightRecorderDetail.hpp of torch 2.8
 and later, comms/torchcomms/hooks/fr/FlightRecorder.cpp of torchcomms.
@@ -59,7 +59,7 @@ class StatedGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a dump.
+    """An entry of a dump.
 
     Attributes:
         number: Number of the entry on its rank, from 0.
@@ -67,8 +67,8 @@ class Entry:
         p2p_seq: Number of launches of transfers, likewise.
         op_id: Number of operations of the group, with an entry or not; -1 if unknown.
         operation: Name without its backend, `send 0->1`.
-        ends: Group ranks of a transfer: its own and the other one; -1 if unknown.
-        is_p2p: The dump says that it is a transfer; it does not of all that are.
+        ends: Group ranks of a transfer: its own and the peer's; -1 if unknown.
+        is_p2p: The dump says that it is a transfer; it does not for all transfers.
         splits: Elements of an all-to-all to and from each member; empty if they are not entered.
         complete_ns: Latest time at which the call can have ended; -1 if it has not.
         device_ns: Time for which a device ran the call; -1 if it was not measured.
@@ -117,7 +117,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """The dump of one rank.
+    """The dump of a rank.
 
     Attributes:
         rank: Rank that the file states; -1 if none.
@@ -141,7 +141,7 @@ class Dump:
 
     @property
     def is_of_torchcomms(self) -> bool:
-        """Written by torchcomms, which numbers all calls of a process in one sequence."""
+        """Written by torchcomms, which numbers all calls of a process in a single sequence."""
         offsets = {entry.collective_seq - entry.number for entry in self.entries}
         return len(offsets) == 1 and all(
             not entry.p2p_seq and not entry.is_p2p and entry.description in _BACKENDS
@@ -156,11 +156,11 @@ _BACKENDS = frozenset(
 
 
 def dump_of(document: Document) -> Dump:
-    """Return the contents of one dump.
+    """Return the contents of a dump.
 
     Raises:
         NotATraceError: names the field with an impossible value.
-        OversizedTraceError: the stacks are longer than those of any program.
+        OversizedTraceError: the stacks are longer than in any program.
     """
     content = document.content
     version = _version(content.get("version", "2.10"), document)
@@ -289,7 +289,7 @@ _NO_TYPES = frozenset({"Undefined", "UNKNOWN_SCALAR"})
 
 
 def _tensors(shapes: Sequence[Shape], dtypes: Sequence[str]) -> list[tuple[Shape, str]]:
-    """Return shape and type of each tensor, but not of one that is undefined.
+    """Return shape and type of each tensor that is defined.
 
     NCCL enters an undefined tensor for the list that only the root of a gather or scatter has.
     """

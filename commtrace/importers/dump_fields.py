@@ -48,7 +48,7 @@ _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 
 
 def _known_instant(value: Any) -> int:
-    """Return a time; in JSON, an unknown one is 0."""
+    """Return a time; in JSON, an unknown time is 0."""
     return natural(value) or NOT_KNOWN
 
 
@@ -67,7 +67,7 @@ def _flag(value: Any) -> bool:
 def text(value: Any) -> str:
     """Return a value that is a string of moderate length; raise ValueError for others.
 
-    A pickle can hold one long string in very many places, each of which would be copied.
+    A pickle can hold the same long string in very many places, and each would be copied.
     """
     if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
         raise ValueError
@@ -126,12 +126,12 @@ _frame = lru_cache(maxsize=1 << 14)(Frame)
 
 @lru_cache(maxsize=1 << 14)
 def _stack(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """Return equal stacks as one, since those of all ranks and steps are alike."""
+    """Return the same object for equal stacks, which recur across ranks and steps."""
     return frames
 
 
 class Field(NamedTuple):
-    """One field of an entry; every layout has those without a default."""
+    """A field of an entry; every layout has the fields without a default."""
 
     expected: str
     read: Callable[[Any], Any]

@@ -1,17 +1,17 @@
 """Launches in a dump, and the numbers of collectives that several ranks have in common.
 
-A launch is mostly one entry. Calls that are coalesced are one launch of several entries without
-times, closed by an entry that has the times but no tensors, `nccl:coalesced`. `collective_seq_id`
-and `p2p_seq_id` together identify a launch on its group: each launch increases one of them, but
-which of them depends on the release, and `is_p2p` is false in an entry that closes transfers.
+A launch is mostly a single entry. Coalesced calls are a launch of several entries without times,
+closed by an entry that has the times but no tensors, `nccl:coalesced`. `collective_seq_id` and
+`p2p_seq_id` together identify a launch on its group: each launch increases one of them, but which
+depends on the release, and `is_p2p` is false in an entry that closes transfers.
 
     torch           a batch of transfers increases    entries of a batch of collectives
-    2.4, 2.5        collective_seq_id                 the closing one; further numbers are skipped
-    2.6, 2.7        p2p_seq_id                        the closing one
+    2.4, 2.5        collective_seq_id                 the closing entry; further numbers are skipped
+    2.6, 2.7        p2p_seq_id                        the closing entry
     2.8 and later   p2p_seq_id                        all
 
-torchcomms has one sequence for all calls of a process. Numbers that do not count the collectives of
-a group are replaced by places, if all dumps begin with the first call.
+torchcomms has a single sequence for all calls of a process. Numbers that do not count the
+collectives of a group are replaced by places, if all dumps begin with the first call.
 Source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, startCoalescing and endCoalescing.
 """
 
@@ -30,12 +30,12 @@ _FIRST_SOUND = (2, 7)
 
 
 _BATCH = "batch_op_issue"
-"""Operation of torchcomms that starts several transfers, of which nothing is entered."""
+"""Operation of torchcomms that starts several transfers, which are not entered."""
 
 
 @dataclass(slots=True)
 class CallLaunch:
-    """Calls of one rank that were started together.
+    """Calls of a rank that were started together.
 
     Attributes:
         parts: Entries of the calls; empty if the dump does not have them.
@@ -79,9 +79,9 @@ class CallLaunch:
 def launches_of(dump: Dump, *, in_flight_only: bool) -> list[CallLaunch]:
     """Return the launches of a dump, in order.
 
-    Entries of other groups may be interleaved with those of a batch. The parts of a batch have no
-    times, so a dump of calls in flight has those of completed batches, too: without the closing
-    entry they are left out. Of a batch that the ring buffer has cut, the total size is unknown.
+    The entries of a batch may be interleaved with entries of other groups. The parts of a batch
+    have no times, so a dump of calls in flight has parts of completed batches, too: without the
+    closing entry they are left out. The total size of a batch cut by the ring buffer is unknown.
     """
     batches: dict[tuple[str, int, int], list[Entry]] = {}
     for entry in dump.entries:
@@ -106,7 +106,7 @@ def _cut(launch: CallLaunch) -> CallLaunch:
 
 
 def _without_strays(launches: Iterable[CallLaunch], dump: Dump) -> Iterator[CallLaunch]:
-    """Leave out entries that close batches of transfers of which the ring has lost the entries.
+    """Leave out entries that close batches of transfers whose entries the ring has lost.
 
     Such an entry has the number of the collective before it. Alone, it closes a batch of
     collectives only in versions that do not enter these.
@@ -132,7 +132,7 @@ def number_collectives(
     """Number the collectives of each group as torch does, `collective_seq_id`.
 
     Returns:
-        The number of a first collective; the groups of which torch numbers other calls, too; and
+        The number of a first collective; the groups in which torch numbers other calls, too; and
         the groups whose calls stay without numbers.
 
     Args:
@@ -201,7 +201,7 @@ def _are_alike(of_ranks: Iterable[Iterable[CallLaunch]]) -> bool:
 
 
 _EQUAL = frozenset({"all_reduce", "broadcast", "reduce"})
-"""Kinds of which all ranks pass equal shapes."""
+"""Kinds for which all ranks pass equal shapes."""
 
 
 def _batches(dump: Dump, launches: Iterable[CallLaunch]) -> Iterator[tuple[CallLaunch, bool]]:
@@ -223,8 +223,8 @@ def _batches(dump: Dump, launches: Iterable[CallLaunch]) -> Iterator[tuple[CallL
 def _are_in_step(of_ranks: Sequence[Sequence[CallLaunch]], group: str) -> bool:
     """Return whether the ranks have numbered equally many operations up to equal numbers.
 
-    A batch of transfers that took a number of collectives is more than one operation mostly. If it
-    is not, the calls of equal numbers may differ.
+    A batch of transfers that took a number of collectives is mostly several operations. If it is
+    not, the calls of equal numbers may differ.
     """
     own = [[each for each in of_rank if each.first.group == group] for of_rank in of_ranks]
     excess: dict[int, int] = {}

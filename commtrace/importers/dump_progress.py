@@ -5,9 +5,9 @@
 
 The status has every group on which the rank has called, also if the dump lists no call of it. But
 it names groups by `pg_id`, the number of a group among those that the rank has created. Entries
-have both; without one, groups are numbered in the order of their names, which torch counts. The
-status counts transfers, too, so that it says nothing of groups with transfers, of gloo, which
-enters none, nor of groups in which it contradicts the entries.
+have both; without entries, groups are numbered in the order of their names, which torch counts. The
+status counts transfers, too, so it says nothing about groups with transfers, about gloo, which
+enters none, or about groups in which it contradicts the entries.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ def _in_order(dump: Dump, known: Mapping[str, int]) -> dict[str, int]:
 def _contradicted(
     records: Sequence[RankRecord], found: Sequence[Mapping[str, Progress]]
 ) -> set[str]:
-    """Return the groups whose status is not that of their collectives.
+    """Return the groups whose status does not match their collectives.
 
-    A rank has enqueued what its dump lists. What one rank has completed all others have enqueued,
-    but for the last call, which the root of a broadcast completes alone.
+    A rank has enqueued all calls that its dump lists. A call that any rank has completed has been
+    enqueued by all others, except the last, which the root of a broadcast completes alone.
     """
     bad = set()
     lowest: dict[str, int] = {}

@@ -1,7 +1,7 @@
 """Rows of table `comm` from the launches in a dump.
 
-Shapes are entered in the order in which a backend passes them on, which is not always that of the
-call:
+Shapes are entered in the order in which a backend passes them on, which may differ from the order
+in the call:
 
     scatter on NCCL      the tensor received, then the list of the root
     all_gather on gloo   of several tensors, an output that is none of theirs
@@ -44,7 +44,7 @@ class _Message:
     """Tensors of a call, in the order of the call.
 
     Attributes:
-        elements: Elements sent and received, by which the payload is computed; -1 if unknown.
+        elements: Elements sent and received, which determine the payload; -1 if unknown.
         is_root: The rank is the root.
     """
 
@@ -55,7 +55,7 @@ class _Message:
 
 
 def rows_of(record: RankRecord, launch: CallLaunch, dump: Dump) -> Iterator[Any]:
-    """Yield the calls of one launch: each transfer separately, its collectives as one call."""
+    """Yield the calls of a launch: each transfer separately, its collectives as a single call."""
     for part in launch.parts:
         if part.is_transfer:
             yield _transfer(record, part, launch)
@@ -143,7 +143,7 @@ def _as_entered(entry: Entry) -> _Message:
 
 
 def _may_be_cut(entry: Entry, dump: Dump) -> bool:
-    """Return whether one tensor may stand for a list, and the stack does not show the opposite."""
+    """Return whether a tensor may stand for a list, and the stack does not show the opposite."""
     if dump.version >= _FIRST_WITH_LISTS or entry.backend != "nccl":
         return False
     is_single = any(frame.name in _SINGLE for frame in entry.frames)
@@ -154,9 +154,9 @@ _SINGLE = frozenset({"all_to_all_single", "all_to_all_single_autograd"})
 
 
 def _rooted(entry: Entry, size: int) -> _Message:
-    """Return the tensors of a gather or scatter: the rank's own one, and the list of the root.
+    """Return the tensors of a gather or scatter: the rank's own, and the list of the root.
 
-    The list may be entered as one tensor, or as its first tensor.
+    The list may be entered as a single tensor, or as its first tensor.
     """
     own, lists = entry.inputs, entry.outputs
     is_gather = entry.kind == "gather"
@@ -224,7 +224,7 @@ def _row(record: RankRecord, entry: Entry, launch: CallLaunch) -> Any:
 
 @lru_cache(maxsize=1024)
 def _of_user(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """Return the frames of the user's code; without any, those of installed packages."""
+    """Return the frames of the user's code; without any, the frames of installed packages."""
     others = tuple([frame for frame in frames if not is_library(frame.filename)])
     return tuple([frame for frame in others if not is_installed(frame.filename)]) or others
 

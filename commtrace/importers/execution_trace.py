@@ -55,7 +55,7 @@ _NO_LINES = Unlocated("source lines", "modules")
 
 @dataclass(frozen=True, slots=True)
 class ExecutionTrace:
-    """Contents of one file: events by the order of nodes, and the groups that it lists."""
+    """Contents of a file: events by the order of nodes, and the groups that it lists."""
 
     path: Path
     found: Gathered
@@ -93,7 +93,7 @@ def _record_of(document: Document) -> tuple[RankRecord, Found]:
 
 
 def execution_of(document: Document) -> ExecutionTrace:
-    """Return the contents of one file.
+    """Return the contents of a file.
 
     Raises:
         NotATraceError: names the node with an impossible value.
@@ -223,7 +223,7 @@ def _groups_in(value: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _group_in(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a group; the default one has all ranks, and lists none."""
+    """Return a group; the default group has all ranks, and lists none."""
     ranks, size = value.get("ranks"), value.get("pg_size", value.get("group_size"))
     is_list = isinstance(ranks, list) and all(is_int(r) and 0 <= r < MAX_RANKS for r in ranks)
     size = size if is_int(size) and 0 < size <= MAX_RANKS else None

@@ -11,7 +11,7 @@ from commtrace.importers.recorded_calls import CountedCalls
 from commtrace.importers.timings import Timing
 
 TOLERANCE_NS = 10_000_000
-"""Difference of two clocks of one host, of which one may be adjusted while the program runs."""
+"""Difference between two clocks of a host, since one may be adjusted while the program runs."""
 
 _MOST_BARRIER_BYTES = 8
 """Size of the all-reduce by which torch implements a barrier, at most."""
@@ -21,7 +21,7 @@ _MOST_TRIED = 1000
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Operations of one rank that are counted together, by number."""
+    """Operations of a rank that are counted together, by number."""
 
     timings: Sequence[Timing]
     kind: np.ndarray
@@ -45,8 +45,8 @@ def operations_of(timings: list[Timing]) -> Operations:
 def contradiction(calls: CountedCalls, operations: Operations, shift: int) -> str:
     """Return the first operation that does not fit its call; empty if all fit.
 
-    The call of an operation is that of its number, less the shift: the number of first calls that
-    the recording lacks. Operations that were issued outside of the recording have no call.
+    The call of an operation has its number, less the shift: the number of first calls that the
+    recording lacks. Operations that were issued outside of the recording have no call.
     """
     place = operations.number - shift
     is_inside = (place >= 0) & (place < len(calls.rows))

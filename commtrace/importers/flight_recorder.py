@@ -3,8 +3,8 @@
     a file ─> Dump (dump_entries) ─> worlds of groups (worlds) ─> launches (dump_launches)
            ─> rows of table `comm` (dump_rows)
 
-The buffer is a ring: entries may begin at any number, and earlier ones are lost. Groups whose ranks
-no dump lists have those that called on them.
+The buffer is a ring: entries may begin at any number, and earlier entries are lost. A group whose
+ranks no dump lists has the ranks that called on it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def read_dumps(documents: Sequence[Document]) -> Imported:
 
 
 def _timings(records: Sequence[RankRecord], first: int) -> Timings:
-    """Return the calls, of which those with numbers can be joined to a recording."""
+    """Return the calls; those with numbers can be joined to a recording."""
     groups = {
         (row.name, row.ranks): KnownGroup(row.size, dict(enumerate(members_of(row))))
         for record in records
@@ -116,7 +116,7 @@ def _stated_rank(dump: Dump) -> int:
 
 
 def _groups(dumps: Sequence[Dump], ranks: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the groups of each rank; one of all ranks may have numbered its ranks by itself."""
+    """Return the groups of each rank; a group of all ranks may have numbered them by itself."""
     sizes = [about.size for dump in dumps for about in dump.groups.values()]
     world_size = max(sizes, default=0) if max(sizes, default=0) > max(ranks) else 0
     return [_groups_of(dump, world_size) for dump in dumps]
@@ -175,7 +175,7 @@ def _number_rows(record: RankRecord, dump: Dump) -> None:
     """Sort calls by issue time; keep the dump's numbers if they are in that order.
 
     They are not if the recorder was reset: it then counts from the beginning, and older entries not
-    yet overwritten have higher or equal numbers. Of a whole dump, the first call is number 0.
+    yet overwritten have higher or equal numbers. In a whole dump, the first call is number 0.
     """
     record.comm.sort(key=lambda row: (row.issue_ns, row.id))
     numbers = [row.id for row in record.comm]

@@ -1,7 +1,7 @@
-"""Files that no importer reads, by what they are; refused with their name, never as "0 calls".
+"""Formats that no importer reads; their files are refused by name, never read as "0 calls".
 
-Takes the first bytes of a file, its first text, or the values in it. A table for each: what they
-begin with, the name of the format, and what to try. Used by `documents`.
+Takes the first bytes of a file, its first text, or the values in it. A table for each: the
+beginning, the name of the format, and what to try. Used by `documents`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _TEXTS: tuple[tuple[str, str, str, str], ...] = (
 
 
 def require_known_bytes(data: bytes, summary: str) -> None:
-    """Raise NotATraceError if a file begins as one of a binary format that no importer reads."""
+    """Raise NotATraceError if a file begins like a binary format that no importer reads."""
     head = data[:_HEAD]
     for pattern, name, attempt in _BYTES:
         if re.match(pattern, head, re.DOTALL):
@@ -100,7 +100,7 @@ def require_known_bytes(data: bytes, summary: str) -> None:
 
 
 def require_known_text(text: str, summary: str) -> None:
-    """Raise NotATraceError if a text begins as one of a format that no importer reads."""
+    """Raise NotATraceError if a text begins like a format that no importer reads."""
     head = text[:_HEAD].lstrip()
     for pattern, name, why, attempt in _TEXTS:
         if re.match(pattern, head):
@@ -113,11 +113,11 @@ _SUFFIXES: dict[str, tuple[str, str]] = {
     ".qdstrm": ("a stream of Nsight Systems", "`QdstrmImporter -i FILE`, then " + _NSYS),
     ".ncu-rep": ("a report of Nsight Compute", _PROFILE),
 }
-"""Endings of names, for files whose contents nothing tells: name of the format, what to try."""
+"""Endings of names, for files not recognizable by content: name of the format, what to try."""
 
 
 def require_known_name(path: Path, summary: str) -> None:
-    """Raise NotATraceError if the name of a file is that of a format that no importer reads."""
+    """Raise NotATraceError if the name of a file shows a format that no importer reads."""
     if path.suffix in _SUFFIXES:
         name, attempt = _SUFFIXES[path.suffix]
         raise _refused(summary, name, "no importer reads this format", attempt)
@@ -161,7 +161,7 @@ _VALUES: tuple[tuple[Callable[[Mapping[str, Any]], bool], str, str], ...] = (
 
 
 def name_of_values(values: Any) -> tuple[str, str]:
-    """Return the name of what values are, and what to try."""
+    """Return the name of the format of values, and what to try."""
     if not isinstance(values, dict):
         return f"a {type(values).__name__}", _PROFILE
     for is_one, name, attempt in _VALUES:

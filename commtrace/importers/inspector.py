@@ -4,8 +4,8 @@
            ─> tables `comm` and `kernels`
 
 The lines are samples: Inspector leaves out small messages, and may drop others. No rank is blamed
-for a call that has no line. NCCL numbers the operations of each function by themselves, while a
-call has one number among all of its group:
+for a call that has no line. NCCL numbers the operations of each function separately, while a call
+is numbered among all calls of its group:
 
     seq = number of the operation * number of functions in the group + place of its function
 
@@ -37,7 +37,7 @@ from commtrace.schema import COMMUNICATION
 from commtrace.tracefile.trace import table_of
 
 _BY_PART = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
-"""Kinds of which NCCL is given the size of one rank's part."""
+"""Kinds for which NCCL is given the size of a single rank's part."""
 
 _TOLERANCE = 0.02
 """Relative difference of a stated bus bandwidth that rounding explains."""
@@ -128,7 +128,7 @@ def _record(
 
 
 def _distinct(file: InspectorFile, members: Sequence[Any]) -> dict[int, list[Sample]]:
-    """Return the samples of each communicator; of those with one number, the first."""
+    """Return the samples of each communicator, only the first if several have the same number."""
     found: dict[int, dict[Any, Sample]] = {}
     for sample in file.samples:
         if members[sample.communicator] is None:

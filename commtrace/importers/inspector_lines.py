@@ -5,9 +5,9 @@
      "coll_perf": {"coll": "AllReduce", "coll_sn": 1407, "coll_msg_size_bytes": 4096,
                    "coll_exec_time_us": 61, "coll_timing_source": "kernel_gpu", ...}}
 
-A line is an operation of one rank of one communicator that has ended. From format v4.3, header and
-metadata are in the line of `dump_stats` alone, which the operations of that dump follow. A line
-that is none of these is counted and left out: a killed process has written a part of its last one.
+A line is a completed operation of a rank in a communicator. From format v4.3, header and metadata
+are in the line of `dump_stats` alone, followed by the operations of that dump. Any other line is
+counted and left out: a killed process has written only a part of its last line.
 Source: NVIDIA/nccl, ext-profiler/inspector of 2.28, plugins/profiler/inspector of 2.29 and later.
 """
 
@@ -65,7 +65,7 @@ _RECORDS = {"coll_perf": "coll_records", "p2p_perf": "p2p_records", "proxy_trace
 """Records that follow a line of `dump_stats`, and their number there."""
 
 _ON_HOST = frozenset({"collective_cpu", "unknown"})
-"""Values of `coll_timing_source` for times that are not those of a kernel."""
+"""Values of `coll_timing_source` for times that are not a kernel's."""
 
 _MOST_US = (1 << 58) // NS_PER_US
 _MOST_RATE = 1e9
@@ -84,18 +84,18 @@ class Communicator(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One operation; unknown numbers are -1.
+    """An operation; unknown numbers are -1.
 
     Attributes:
         communicator: Its place in `InspectorFile.communicators`.
-        number: Number of the operation among those of its function, from 0.
+        number: Number of the operation within its function, from 0.
         size: Bytes of the message, as NCCL's function is given it.
         lasts_ns: Time of its kernel.
         busbw: Bus bandwidth in GB/s, as the line states it; 0 if it does not.
         dumped_ns: Time at which the line was written.
         launch_ns: Start of the launch on the host; only in verbose lines, as the following.
         start_ns: First start of a channel.
-        end_ns: Last end of one.
+        end_ns: Last end of a channel.
     """
 
     communicator: int
@@ -116,7 +116,7 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class InspectorFile:
-    """Contents of the file of one process.
+    """Contents of the file of a process.
 
     Attributes:
         left_out: Number of lines that could not be read, by reason.
@@ -169,7 +169,7 @@ def inspector_file_of(document: Document) -> InspectorFile:
 
 
 class _Reader:
-    """Reads lines one after the other; `found` is what they hold."""
+    """Reads lines in order; `found` is their contents."""
 
     def __init__(self, found: InspectorFile) -> None:
         self.found = found

@@ -1,13 +1,13 @@
 """Global ranks of the members of NCCL's communicators.
 
 NCCL numbers the ranks of each communicator from 0. Which global ranks these are follows from the
-processes: a rank is a process, known by host and process id. The ranks of processes are, in this
-order,
+processes: a rank is a process, known by host and process id. The ranks of processes are taken,
+in this order, from
 
-    those of a recording of the same run
-    those of the largest communicator, if every process is a member of it
-    those in the names of the files
-    the processes in the order of their hosts and process ids
+    a recording of the same run
+    the largest communicator, if every process is a member of it
+    the names of the files
+    the order of hosts and process ids
 
 A process that holds several ranks, as a program with a GPU per thread does, is several ranks of the
 largest communicator. Which of these its other communicators have is unknown.
@@ -104,7 +104,7 @@ def _key(communicator: Communicator) -> _GroupKey:
 
 
 def _largest(files: Sequence[InspectorFile]) -> _GroupKey | None:
-    """Return the largest communicator of which every file has a rank, each rank in one file."""
+    """Return the largest communicator that has a rank in every file, each rank in a single file."""
     found: dict[_GroupKey, list[tuple[int, int]]] = {}
     for place, file in enumerate(files):
         for each in file.communicators:

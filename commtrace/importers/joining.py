@@ -4,9 +4,9 @@
 
 An operation belongs to the call of the same rank and group with the same number among the calls
 that the tool counts (`timings`). A group of the tool's is joined to the recorded group with the
-same ranks if every one of its operations fits a call: there is a call of that number, of the same
-kind and size, that was issued before the operation ended. If one does not fit, the group is not
-joined; nor is it if several recorded groups fit, or if several groups of the tool's fit one.
+same ranks if all of its operations fit: for each there is a call of the same number, kind and size
+that was issued before the operation ended. If any does not fit, the group is not joined; nor is it
+if several recorded groups fit, or if several groups of the tool's fit the same recorded group.
 
 The numbers count from the creation of the group. A recording that began later lacks the first
 calls; how many is known if the tool states when operations were issued (`fitting`). Sends and
@@ -41,7 +41,7 @@ class JoinedRecording:
 
     Attributes:
         trace: The recording.
-        notes: Sentences on what was joined, and what was not, with the reason.
+        notes: Sentences on what could be joined and what not, with the reason.
     """
 
     trace: Trace
@@ -125,7 +125,7 @@ def _operations(
 
 
 def _try(group: _Group, recorded: RecordedCalls, known: KnownGroup) -> None:
-    """Set the recorded groups that fit, or the reason for which none does."""
+    """Set the recorded groups that fit, or the reason why none does."""
     alike = [
         name
         for name, own in recorded.ranks_of.items()
@@ -165,9 +165,9 @@ def _shift(
 
 
 def _assigned(groups: Sequence[_Group]) -> dict[str, str]:
-    """Return the recorded group of each group that fits no other one, and that no other one fits.
+    """Return the recorded group of each group, if each of the two fits only the other.
 
-    Not by elimination: the group that is left may be none of the recorded ones.
+    Not by elimination: the group that is left may not be recorded.
     """
     claims = Counter(name for group in groups for name in group.fitting)
     chosen: dict[str, str] = {}
@@ -194,7 +194,7 @@ def _from_start(groups: Mapping[str, _Group], chosen: Mapping[str, str]) -> set[
 def _joined(
     recorded: RecordedCalls, groups: Mapping[str, _Group], chosen: Mapping[str, str]
 ) -> list[tuple[int, Timing]]:
-    """Return the row in `comm` of each operation that has one."""
+    """Return the row in `comm` of each operation that has a call."""
     joined: list[tuple[int, Timing]] = []
     for name, of_recording in chosen.items():
         group = groups[name]

@@ -1,10 +1,10 @@
 """Times of sends and receives that another tool measured, joined to the calls of a recording.
 
-NCCL runs the transfers between two ranks on a communicator of their own or on that of the group,
-and no number says which call of torch a transfer is. They are compared by ends and size, those of
-one size from one rank to another in their order:
+NCCL runs the transfers between two ranks on a communicator of their own or on the group's, and no
+number says which call of torch a transfer is. They are compared by ends and size; transfers that
+have both in common are compared in their order:
 
-    with the times at which they were issued    the only part of the recorded ones that fits them
+    with the times at which they were issued    the only part of the recorded calls that fits them
     without                                     all of them, if there are as many
 
 Without times, both must begin with the first transfer. The tool's numbers show whether it does, and

@@ -1,6 +1,6 @@
 """Importer of torch.profiler (Kineto) traces, one file per rank.
 
-Each file is read by itself, by `kineto_rank`; large ones in processes of their own, as many at a
+Each file is read by itself, by `kineto_rank`; large files in processes of their own, as many at a
 time as there are cores. Then the calls of the ranks are matched.
 """
 
@@ -40,7 +40,7 @@ def read_profiles(documents: Sequence[Document]) -> Imported:
 
 
 class Unlocated(NamedTuple):
-    """Reasons for which calls have no source lines and no modules."""
+    """Reasons why calls have no source lines and no modules."""
 
     frames: str
     modules: str
@@ -77,10 +77,10 @@ class ReadFile(NamedTuple):
 
 
 def _read_all(documents: Sequence[Document]) -> tuple[list[ReadFile], list[str]]:
-    """Read the files, one after the other or each in a process of its own.
+    """Read the files in sequence, or each in a process of its own.
 
     Returns:
-        The files that are whole, and what was left out.
+        The files that are whole, and sentences on the files left out.
     """
     num_processes = min(len(documents), os.cpu_count() or 1)
     if num_processes > 1 and sum(_size_of(each.path) for each in documents) >= _LARGE_BYTES:
@@ -102,7 +102,7 @@ def _size_of(path: Path) -> int:
 
 
 def _read_elsewhere(document: Document) -> ReadFile:
-    """Read a file in another process; if that fails, in this one, which raises the error."""
+    """Read a file in another process; if that fails, in this process, which raises the error."""
     command = [sys.executable, "-c", _READER, str(document.path)]
     ended = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -125,7 +125,7 @@ def write_record() -> None:
 
 
 def read_file(document: Document) -> tuple[RankRecord, Found]:
-    """Read one file; its text and its events are dropped before the next one is read."""
+    """Read a file; its text and its events are dropped before the next is read."""
     with no_cycle_collection():
         profile = Profile.of_chrome_trace(loaded(document), recognizer(settings_of().kernels))
         # As `ranks_of` decides, which refuses files of which this is not the rank.

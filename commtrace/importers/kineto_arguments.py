@@ -18,10 +18,10 @@ from commtrace.schema import MAX_RANKS
 from commtrace.tracefile.reading import DamageError, is_int
 
 MESSAGE_BYTES = "Message size [bytes]"
-"""Field of an annotation: bytes that a rank passes to NCCL, of which it may be one rank's part."""
+"""Field of an annotation: bytes that a rank passes to NCCL, or a single rank's part of them."""
 
 BYTES = "bytes"
-"""Element type of a message of which only the size in bytes is known."""
+"""Element type of a message if only its size in bytes is known."""
 
 _RECEIVES_FIRST = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
 """Kinds whose operator takes the output as its first argument and the input as its second."""
@@ -48,7 +48,7 @@ def seq_of(args: Mapping[str, Any]) -> int:
 
 
 def ranks_in(text: str, about: Mapping[str, Any], most: int = MAX_RANKS) -> list[int]:
-    """Return the ranks of a group, of which a trace may list only the first ones and the last.
+    """Return the ranks of a group; a trace may list only the first few and the last.
 
     Raises:
         DamageError: the group claims more than `most` ranks.
@@ -80,7 +80,7 @@ def _member(ranks: tuple[int, ...], place: Any) -> int:
 
 
 def root_of(call: HostCall, kind: str, ranks: tuple[int, ...]) -> int:
-    """Return the global rank of the root; -1 for kinds without one."""
+    """Return the global rank of the root; -1 for kinds without a root."""
     if kind not in ROOTED:
         return NOT_KNOWN
     args = call.described
@@ -119,7 +119,7 @@ def is_async(call: HostCall) -> bool:
 
 
 def channels_of(work: CommunicationWork) -> int:
-    """Return the channels of an NCCL or RCCL kernel, which runs one thread block for each."""
+    """Return the channels of an NCCL or RCCL kernel, which runs a thread block for each."""
     grid = work.args.get("grid")
     if not (work.kernel.has_block_per_channel and isinstance(grid, list) and grid):
         return NOT_KNOWN

@@ -13,11 +13,13 @@ A dispatch mode or a tensor subclass may call the operator that it was called fo
       PythonDispatchMode
         c10d::allreduce_        the same call
 
-NCCL executes some calls by copies, such as those of one rank: these are then their work. So are
-all kernels that a call launches, whatever their names, but for those of operators inside of it.
+NCCL executes some calls by copies, such as calls of a single rank: the copies are then their work.
+So are all kernels that a call launches, whatever their names, except kernels of operators inside
+of it.
 
-The calls of a batch (`batch_isend_irecv`, or coalesced collectives) launch nothing. One kernel runs
-all of them, launched by the annotation `nccl:coalesced` that follows them. Used by `kineto_rank`.
+The calls of a batch (`batch_isend_irecv`, or coalesced collectives) launch nothing. A single kernel
+runs all of them, launched by the annotation `nccl:coalesced` that follows them. Used by
+`kineto_rank`.
 """
 
 from __future__ import annotations
@@ -60,11 +62,11 @@ Op = tuple[int, int, str, int, int, Mapping[str, Any], int]
 
 @dataclass(slots=True)
 class HostCall:
-    """One communication call on the host; `work` is the period in which gloo or a device ran it.
+    """A communication call on the host; `work` is the period in which gloo or a device ran it.
 
-    Of its arguments, `args` are those of the operator, `described` those of the description,
-    `noted` those of the annotation, and `worker_args` those of gloo's work. `parts` are the calls
-    of a batch, which is none itself.
+    Its arguments are `args` in the operator, `described` in the description, `noted` in the
+    annotation, and `worker_args` in gloo's work. `parts` are the calls of a batch, which is not a
+    call itself.
     """
 
     start: int
@@ -97,7 +99,7 @@ class HostCall:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Communication calls of one rank, and the operators around them.
+    """Communication calls of a rank, and the operators around them.
 
     Attributes:
         issued: The calls that the host shows, in order of issue.
@@ -155,7 +157,7 @@ class _Walk:
     """Walks spans, and keeps what they show.
 
     `of_kernels` are the ids that kernels refer to, `copies` the correlations of copies, and `named`
-    those of kernels that communicate by their names.
+    the correlations of kernels that communicate by their names.
     """
 
     def __init__(self, of_kernels: set[Any], copies: Set[int], named: Set[int]) -> None:
@@ -171,7 +173,7 @@ class _Walk:
         """Calls of the thread since its last batch."""
 
     def thread(self, thread: int, spans: list[Span]) -> None:
-        """Walk the spans of one thread."""
+        """Walk the spans of a thread."""
         self._thread, self._recent = thread, []
         for span, stack in _nested(spans):
             around = next((each[1] for each in reversed(stack) if type(each[1]) is HostCall), None)
@@ -185,7 +187,7 @@ class _Walk:
                 stack.append((span, None))
 
     def result(self) -> Calls:
-        """Return what was found, in order of issue."""
+        """Return the calls and operators found, in order of issue."""
         self._calls.sort(key=lambda call: call.start)
         self._by_id.pop(None, None)
         # A call with a kernel of its own may also copy, for instance a list's tensors into one.
@@ -224,7 +226,7 @@ class _Walk:
         self._launched[correlation] = around
 
     def _described(self, span: Span, stack: Stack, around: HostCall | None) -> HostCall | None:
-        """Return the call that a span begins, or None if it describes the one around it."""
+        """Return the call that a span begins, or None if it describes the call around it."""
         span_type, args = span[2], span[4]
         own = None
         if _closes_batch(span):
@@ -272,7 +274,7 @@ def _spans(stack: Stack) -> Iterator[Span]:
 
 
 def _called_again(span: Span, stack: Stack) -> Any:
-    """Return what is known of the operator that a span continues, below Python; None if of none."""
+    """Return the known facts of the operator that a span continues below Python, or None."""
     if len(stack) < 2 or stack[-1][0][2] != PYTHON:
         return None
     above, known = stack[-2]
@@ -298,9 +300,9 @@ def _described_kind(span: Span) -> str:
 
 
 def _batch(calls: Sequence[HostCall]) -> list[HostCall]:
-    """Return the last calls as far as they launched nothing and can be one batch.
+    """Return the last calls as far as they launched nothing and can form a batch.
 
-    These are transfers of a group, or collectives of one kind. All or none have annotations of
+    These are transfers of a group, or collectives of the same kind. All or none have annotations of
     their own, depending on the release.
     """
     batch: list[HostCall] = []
@@ -334,7 +336,7 @@ def _renumbered(ops: list[Op], calls: Iterable[HostCall]) -> list[Op]:
 
 
 def _nested(spans: list[Span]) -> Iterator[tuple[Span, Stack]]:
-    """Yield each span with the enclosing ones; consumers append to the stack."""
+    """Yield each span with the spans enclosing it; consumers append to the stack."""
     stack: Stack = []
     # Without the arguments, which cannot be compared.
     for span in sorted(spans, key=lambda each: each[:3]):

@@ -1,8 +1,8 @@
 """Work of devices and of gloo, joined to the calls that issued it.
 
-A kernel belongs to the call in which the host launched it; otherwise to the one whose operator has
-the same id, or whose description has the same group, kind and number. A kernel without such a call
-is a call of its own. Used by `kineto_rank`, which makes rows of the calls.
+A kernel belongs to the call in which the host launched it; otherwise to the call whose operator
+has the same id, or whose description has the same group, kind and number. A kernel without such a
+call is a call of its own. Used by `kineto_rank`, which makes rows of the calls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Joined:
 
     Attributes:
         calls: The calls that the host shows and those that only kernels show, in order of issue.
-        of_kernels: The call of each kernel; of a batch, the first one.
+        of_kernels: The call of each kernel; for a batch, its first call.
         ways: Number of kernels by the way in which their calls were found.
     """
 
@@ -86,9 +86,9 @@ def _call_of(work: CommunicationWork, launched: HostCall | None) -> HostCall:
 
 
 def give_work(calls: list[HostCall], found: Gathered, size: int) -> None:
-    """Assign gloo's work to calls; works of one kind run in the order of the calls.
+    """Assign gloo's work to calls; works of the same kind run in the order of the calls.
 
-    gloo has no reduce-scatter and runs an all-reduce instead; for a list, one for each rank. Works
+    gloo has no reduce-scatter and runs an all-reduce instead; for a list, one per rank. Works
     that begin before the first call of their kind were issued before the profiled period, and
     become calls of their own.
     """

@@ -1,9 +1,9 @@
-"""One rank's torch.profiler (Kineto) trace, as rows of the tables.
+"""A rank's torch.profiler (Kineto) trace, as rows of the tables.
 
 If the trace has a call's work, the call's times are taken from it. On a device that is the span of
 its kernels; the call is blocked while no kernel computes on the device, and `call_ns` is the part
-of that before the first one, so that waits appear where they occur. On gloo it is the time from
-the issue to the end of the work. Otherwise only the time and duration of the issue are known.
+of that before the first kernel, so that waits appear where they occur. On gloo it is the time
+from the issue to the end of the work. Otherwise only the time and duration of the issue are known.
 Source: torch/csrc/profiler/util.cpp (saveNcclMeta), kineto's output_json.cpp.
 """
 
@@ -61,12 +61,12 @@ _GROUP_NAME = "Process Group Name"
 
 
 class Profile:
-    """One rank's trace.
+    """A rank's trace.
 
     Args:
         path: The file.
         found: Its events.
-        about: What else it states, as traces of torch.profiler do.
+        about: Its other facts, as in traces of torch.profiler.
         num_bytes: Size of the file.
         has_times: The times of events are times; otherwise only their order.
     """
@@ -96,7 +96,7 @@ class Profile:
         """Read a trace of torch.profiler.
 
         Raises:
-            NotATraceError: it is one of another program.
+            NotATraceError: another program has written it.
         """
         events = Events(document)
         found = gather(events, recognized)

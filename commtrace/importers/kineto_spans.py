@@ -69,7 +69,7 @@ class CommunicationWork(Work):
 
 @dataclass(slots=True)
 class Gathered:
-    """Classified events of one rank; times in ns of its clock."""
+    """Classified events of a rank; times in ns of its clock."""
 
     recognized: Callable[[str], Kernel | None]
     spans: dict[int, list[Span]] = field(default_factory=dict)
@@ -98,10 +98,10 @@ class Gathered:
         return copies - {NOT_KNOWN}
 
     def take(self, correlations: Set[int], operators: Set[Any]) -> None:
-        """Make work that communicates of what calls launched, whatever its name is.
+        """Count work that calls launched as communication, whatever its name.
 
         Args:
-            correlations: Those of copies that executed calls, and of kernels that calls launched.
+            correlations: Of copies that executed calls, and of kernels that calls launched.
             operators: Ids of calls, by which kernels without a known launch refer to them.
         """
         every, self.other_work = self.other_work, []
@@ -125,7 +125,7 @@ _ASCEND = frozenset({"Ascend Hardware", "CANN", "HCCL"})
 
 
 def require_profile(found: Gathered, about: Mapping[str, Any], summary: str) -> None:
-    """Raise NotATraceError if events are those of another program than torch.profiler.
+    """Raise NotATraceError if events come from a program other than torch.profiler.
 
     torch.profiler states the version of its format, or writes categories of events.
     """
@@ -281,7 +281,7 @@ def _placed(event: EventFields) -> tuple[int, int, int, Any]:
 
 
 def id_of(args: Mapping[str, Any]) -> Any:
-    """Return the id that an operator's event shares with what it ran, if it has one."""
+    """Return the id that an operator's event shares with what it ran, if any."""
     number = args.get("External id", args.get("external id"))
     return number if isinstance(number, (int, str)) else None
 

@@ -60,7 +60,7 @@ _COMMUNICATOR_ID = re.compile(r"commId (0x[0-9a-f]{1,16})")
 _SPLIT = re.compile(r"parent (0x[0-9a-f]{1,16}) splitCount (\d{1,9}) color (-?\d{1,10}) ")
 
 _BEFORE, _AFTER = 1000, 1200
-"""Characters of a line that are read before and behind the words by which it is found."""
+"""Characters of a line that are read before and after the words that identify it."""
 
 
 class LogPlace(NamedTuple):
@@ -82,7 +82,7 @@ class LogPlace(NamedTuple):
 
 
 class TimedOutWork(NamedTuple):
-    """A collective that timed out; `seq_num` counts those of the group from 1."""
+    """A collective that timed out; `seq_num` counts the collectives of the group from 1."""
 
     place: LogPlace
     seq_num: int
@@ -120,7 +120,7 @@ class NcclCall(NamedTuple):
 
 
 class NcclInit(NamedTuple):
-    """A communicator as one of its ranks created it; `name` is equal on all of them, or ""."""
+    """A communicator as a rank in it created it; `name` is equal on all of them, or ""."""
 
     host: str
     pid: int

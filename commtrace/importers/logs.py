@@ -1,10 +1,10 @@
-"""Importer of text logs: lines of torch's watchdog and of NCCL, of one rank or of many.
+"""Importer of text logs: lines of torch's watchdog and of NCCL, of one or more ranks.
 
     text ─> lines (log_lines) ─> progress and calls in flight (watchdog_log)
                               └> calls (nccl_log)
 
-Other lines are ignored. If a log has both, NCCL's lines have the calls, of which those that timed
-out are some, and the watchdog's the progress.
+Other lines are ignored. If a log has both, NCCL's lines have the calls, including those that timed
+out, and the watchdog's the progress.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _BYTES_PER_LINE = 600
 
 
 class LogFile(NamedTuple):
-    """The lines of one file that are read."""
+    """The lines of a file that are read."""
 
     lines: list[LogLine]
 
 
 def log_of(document: Document) -> LogFile:
-    """Return the lines of one file.
+    """Return the lines of a file.
 
     Raises:
         OversizedTraceError: it has more lines than a file of its size may.

@@ -87,7 +87,7 @@ def number_by_order(records: Sequence[RankRecord]) -> tuple[int, int]:
 
 
 def _group_of(record: RankRecord, call: Any) -> tuple[str, str]:
-    """Return the name of a call's group and its ranks: several groups may have one name."""
+    """Return the name of a call's group and its ranks: several groups may share a name."""
     row = record.groups.get(call.group)
     return call.group, row.ranks if row is not None else ""
 

@@ -127,7 +127,7 @@ def wire_of(
 ) -> int:
     """Return the bytes that `rank` must send in a ring of `ranks`; -1 if unknown.
 
-    Of an all-to-all with `splits`, the bytes to each member, it is what other members are sent.
+    For an all-to-all with `splits`, the bytes to each member, it is the sum over other members.
     """
     if kind not in KINDS or payload < 0:
         return NOT_KNOWN

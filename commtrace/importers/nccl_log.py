@@ -93,7 +93,7 @@ class NcclLog:
 
 
 def add_nccl(records: dict[int, RankRecord], log: NcclLog) -> tuple[str, list[str]]:
-    """Add the calls to the records of ranks; return the source of the ranks and what is missing."""
+    """Add the calls to ranks' records; return the source of the ranks and missing information."""
     processes = list(log.processes)
     _name_the_rest(log)
     files = [_as_file(log, process) for process in processes]
@@ -144,7 +144,7 @@ def add_nccl(records: dict[int, RankRecord], log: NcclLog) -> tuple[str, list[st
 def _name_the_rest(log: NcclLog) -> None:
     """Name communicators whose lines of creation have no id, or are missing.
 
-    One of all processes, of which each has one rank, is the same on all of them.
+    A communicator of all processes, each with a single rank, is the same on all of them.
     """
     unnamed = [
         (process, held)
@@ -176,7 +176,7 @@ def _as_file(log: NcclLog, process: _Process) -> InspectorFile:
 
 
 def _all_ranks(group: CommunicatorGroup) -> tuple[int, ...]:
-    """Return the ranks of a group of which some are silent, if the others have their own ranks."""
+    """Return the ranks of a group with some silent ranks, if the others have their own ranks."""
     has_own = all(place == rank for place, rank in group.known.items()) and len(group.known) > 1
     return tuple(range(group.size)) if has_own else ()
 

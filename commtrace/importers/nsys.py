@@ -1,4 +1,4 @@
-"""Importer of SQLite exports of Nsight Systems (`nsys export --type sqlite`), of one rank or more.
+"""Importer of SQLite exports of Nsight Systems (`nsys export --type sqlite`), of one or more ranks.
 
     CUPTI_ACTIVITY_KIND_KERNEL    kernels     start end deviceId streamId correlationId globalPid
     CUPTI_ACTIVITY_KIND_RUNTIME   launches    start end globalTid correlationId nameId
@@ -61,7 +61,7 @@ _NO_LINES = Unlocated("source lines", "modules")
 
 @dataclass(slots=True)
 class _ProfiledProcess:
-    """Events of one process, as a profile has them."""
+    """Events of a process, as in a profile."""
 
     number: int
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -107,7 +107,7 @@ class _Database:
 
 
 def read_exports(documents: Sequence[Document]) -> Imported:
-    """Import exports, one process of them per rank, and list the missing information.
+    """Import exports, a process of them per rank, and list the missing information.
 
     Raises:
         NotATraceError: a database has no table of nsys, or no process that uses a device.
@@ -187,7 +187,7 @@ def _processes(database: _Database, path: Path) -> tuple[list[_ProfiledProcess],
 def _events(
     database: _Database, strings: Mapping[int, str]
 ) -> Iterator[tuple[int, dict[str, Any], bool]]:
-    """Yield the process of each event, the event, and whether it is one of a rank."""
+    """Yield the process of each event, the event, and whether it belongs to a rank."""
     names = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
     for row in database.rows(
         _KERNELS, *names, "demangledName", "shortName", "gridX", "gridY", "gridZ"
@@ -238,7 +238,7 @@ def _event(
 
 
 def _microseconds(ns: int) -> float | int:
-    """Return µs; an integer if it is one, which is exact of any size."""
+    """Return µs, as an integer if the value is whole, which is exact at any size."""
     return ns // 1000 if ns % 1000 == 0 else ns / 1000
 
 

@@ -1,11 +1,11 @@
 """Importer of snapshots of NCCL RAS: how far each member of each communicator is.
 
-A snapshot has no calls, but how many each member has launched of each kind. These counts and the
+A snapshot has no calls, only their number by member and kind. These counts and the
 states of the members become table `communicators`; table `comm` stays empty. Several snapshots show
 progress: the counts of a rank that hangs stay as they are.
 
-The ranks of the job are those of the largest communicator that has every device, else the devices
-in the order of their hosts, processes and numbers.
+The ranks of the job are taken from the largest communicator that has every device, else from the
+order of the devices by host, process and number.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _Key = tuple[str, str]
 
 
 def read_snapshots(documents: Sequence[Document]) -> Imported:
-    """Import snapshots of one job.
+    """Import snapshots of a job.
 
-    The contents of the documents are those that `snapshot_of` returns.
+    The contents of the documents are as returned by `snapshot_of`.
 
     Raises:
         EmptyTraceError: they have no communicator.
-        TraceError: two snapshots are of one time.
+        TraceError: two snapshots are of the same time.
     """
     snapshots = _in_order([document.content for document in documents])
     ranks, source = _ranks(snapshots)
@@ -114,7 +114,7 @@ def _ranks(snapshots: Sequence[RasSnapshot]) -> tuple[Mapping[RasDevice, int], s
 
 
 def _names(snapshots: Sequence[RasSnapshot]) -> Mapping[_Key, str]:
-    """Return names of communicators: their hash, with the second one if several have it."""
+    """Return names of communicators: their hash, with the second hash if several share it."""
     keys = {
         (each.name, each.second_name): None
         for snapshot in snapshots

@@ -8,8 +8,8 @@
         "missing_ranks": [{"rank": 1, ..., "status": {"unresponsive": true,
                                                       "considered_dead": false}}]}]}
 
-It is the output of `ncclras -f json`. A rank is one of its communicator. A missing rank did not
-answer, or has no such communicator.
+It is the output of `ncclras -f json`. Ranks are numbered within their communicator. A missing rank
+did not answer, or has no such communicator.
 Source: NVIDIA/nccl, src/ras/client_support.cc of 2.28 and later.
 """
 
@@ -45,7 +45,7 @@ _MOST_FUNCTIONS = 64
 
 
 class RasDevice(NamedTuple):
-    """A device of a process, which is one rank of the job; pid -1 if it is unknown."""
+    """A device of a process, which is a rank of the job; pid -1 if it is unknown."""
 
     host: str
     pid: int
@@ -63,7 +63,7 @@ class RasMember(NamedTuple):
 
 
 class SeenCommunicator(NamedTuple):
-    """A communicator in one snapshot."""
+    """A communicator in a snapshot."""
 
     name: str
     second_name: str
@@ -73,7 +73,7 @@ class SeenCommunicator(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RasSnapshot:
-    """The communicators of a job at one time."""
+    """The communicators of a job at a point in time."""
 
     path: Path
     at_ns: int
@@ -83,7 +83,7 @@ class RasSnapshot:
 
 
 def snapshot_of(document: Document) -> RasSnapshot:
-    """Return the contents of one snapshot.
+    """Return the contents of a snapshot.
 
     Raises:
         NotATraceError: names the field with an impossible value.

@@ -1,8 +1,8 @@
-"""Contents of one rank's file, in the form in which ranks are joined into a trace.
+"""Contents of a rank's file, in the form in which ranks are joined into a trace.
 
 An imported file becomes a `Spool`, as if the rank had been recorded here. Merging, distinguishing
-groups of one name and aligning clocks then work as for recordings. Missing numbers of collectives
-are assigned by order, if all members of the group made matching calls.
+groups of the same name and aligning clocks then work as for recordings. Missing numbers of
+collectives are assigned by order, if all members of the group made matching calls.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from commtrace.tracefile.trace import StringTable, table_of
 
 @dataclass(slots=True)
 class RankRecord:
-    """One rank: rows of the tables and facts about it; groups by the names it uses.
+    """A rank: rows of the tables and facts about it; groups by the names it uses.
 
     Operators and kernels are many, and are tables at once, with their strings in `strings`.
 
     Attributes:
-        backend: The backend of groups whose own one is unknown.
+        backend: The backend of groups whose own is unknown.
         messages: Elements sent and received, and bytes of each, of calls whose payload depends on
             the size of a group that this rank does not know; by `id` of the call.
     """
@@ -84,7 +84,7 @@ class RankRecord:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Contents of the files of one tool by rank, and statements about them.
+    """Contents of the files of a tool by rank, and statements about them.
 
     Attributes:
         records: The contents, by rank.
@@ -112,10 +112,10 @@ class Ranks:
 
 
 def ranks_of(documents: Sequence[Document], stated: Sequence[int]) -> Ranks:
-    """Return each file's rank: as stated in it, else in its name; 0 for a single file without one.
+    """Return each file's rank: as stated in it, else in its name; 0 for a single file with neither.
 
     Raises:
-        TraceError: a rank is unknown, or two files are of one rank.
+        TraceError: a rank is unknown, or two files are of the same rank.
     """
     found: dict[int, Path] = {}
     sources: dict[str, None] = {}
@@ -154,7 +154,7 @@ _BY_NOTHING = "a single file without a rank is imported as rank 0"
 
 
 def non_members(records: Sequence[RankRecord]) -> list[str]:
-    """Return sentences on ranks that called on groups of which they are not members."""
+    """Return sentences on ranks that called on groups without being members."""
     found = []
     for record in records:
         for name in dict.fromkeys(call.group for call in record.comm):

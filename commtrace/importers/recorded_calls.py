@@ -1,8 +1,8 @@
 """Calls of a recording, as the numbers of another tool count them.
 
 NCCL runs one operation for most calls of torch, but several for coalesced collectives, none for an
-empty tensor, and those of another function for parts of different sizes. Calls of a rank on a group
-are counted only if each is known to be one operation.
+empty tensor, and operations of another function for parts of different sizes. Calls of a rank on a
+group are counted only if each is known to be a single operation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from commtrace.tracefile.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class CountedCalls:
-    """Calls of one rank on one recorded group, in order.
+    """Calls of a rank on a recorded group, in order.
 
     Attributes:
         issue: Times of issue by the clock of the rank's host.
@@ -92,7 +92,7 @@ class RecordedCalls:
         return self._calls(rows[is_counted], rank)
 
     def transfers(self, rank: int, kind: str, peer: int, payload: int) -> CountedCalls | str:
-        """Return the sends or receives of one size with a peer, or why these are unknown."""
+        """Return the sends or receives of a size with a peer, or why these are unknown."""
         if rank not in self._recorded:
             return "it left no recording"
         if rank in self._dropping or EVERY in self.trace.run:
@@ -120,7 +120,7 @@ class RecordedCalls:
         )
 
     def _is_unclear(self, row: int) -> bool:
-        """Return whether a call is several operations of NCCL, or one of another function.
+        """Return whether a call is several operations of NCCL, or an operation of another function.
 
         These are coalesced collectives, and gathers of parts of different sizes.
         """

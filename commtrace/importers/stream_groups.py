@@ -1,7 +1,7 @@
 """Groups of calls whose trace states only their stream.
 
 Traces of 2023 and before state no groups. The kernels of a collective end on all members at once,
-but not on the members of another group. Ranks are therefore members of one group if their calls on
+but not on the members of another group. Ranks are therefore in the same group if their calls on
 a stream agree in number, kind, size and order, and end together:
 
     rank 0   |--all_reduce--|       |all_gather|            stream 20: ranks 0 and 1
@@ -28,11 +28,11 @@ STREAM = "stream "
 _SAME_SIZE = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
 _END_TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})
 _SKEW_NS = 50_000
-"""Most time by which the clocks of the devices of one host differ, generously."""
+"""Most time by which the clocks of the devices of a host differ, generously."""
 _PART_OF_TRANSFER = 10
-"""Ends of one collective may differ by this part of the shortest of its kernels."""
+"""Ends of a collective may differ by this part of the shortest of its kernels."""
 _EXCEPTIONS = 10
-"""Calls that do not end together may be this part of those of a group."""
+"""Calls that do not end together may be this part of a group's calls."""
 _MOST_COMPARED = 200
 
 _Calls = Sequence[Any]
@@ -95,7 +95,7 @@ def _groups(
 
 
 def _misfit(calls: Sequence[_Calls], num_ranks: int, share_a_clock: bool) -> str:
-    """Return why the calls of a stream are not those of one group of all ranks, or nothing."""
+    """Return why the calls of a stream do not belong to a group of all ranks, or nothing."""
     missing = num_ranks - len([each for each in calls if each])
     if missing:
         return f"{missing} of {num_ranks} ranks have none"
@@ -145,7 +145,7 @@ def _end_together(one: _Calls, other: _Calls) -> bool:
 
 
 def _compared(one: _Calls, other: _Calls) -> Iterator[tuple[Any, Any]]:
-    """Yield pairs of calls that end together if they are one; of many, some."""
+    """Yield pairs of calls that end together if they are the same; of many, only some."""
     every = max(1, len(one) // _MOST_COMPARED)
     for a, b in zip(one[::every], other[::every], strict=True):
         if a.kind in _END_TOGETHER and min(a.complete_ns, b.complete_ns) >= 0:

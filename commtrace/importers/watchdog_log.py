@@ -1,14 +1,14 @@
 """Calls and progress of ranks from the lines of torch's watchdog.
 
-A line that a collective timed out is a call in flight. A line of a status has the number of the
-last collective that its rank issued, and of the last that completed, of a group. Lines of time-outs
-name no group: it is that of the status of the same rank at the same number.
+A line that a collective timed out is a call in flight. A status line has, for a group, the number
+of the last collective that its rank issued, and of the last that completed. Time-out lines name no
+group: it is taken from the status of the same rank at the same number.
 
 A line has no year and no time zone: the year is the latest that does not lie after the file was
-written, and the time that of UTC. Without the time of any line of a rank, no rank has times.
+written, and the time is in UTC. Without the time of any line of a rank, no rank has times.
 
 Only what lines state is a fact: a rank without a line is unknown, and so is a group whose number is
-used by several groups, as that of early releases is, which each process counts by itself.
+used by several groups, as in early releases, where each process counts its groups by itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from commtrace.importers.recorded import RankRecord, group_row
 from commtrace.units import counted
 
 UNNAMED = "unnamed"
-"""Name of the group of lines that name none, if all lines fit a single one."""
+"""Name of the group of lines that name none, if all lines fit a single group."""
 
 _DEFAULT = "default_pg"
 
@@ -109,7 +109,7 @@ class WatchdogLog:
             self.times[rank] = min(first, max(since, 0)), max(last, until)
 
     def issued_ns(self, rank: int, work: TimedOutWork) -> int:
-        """Return when a call was issued: the time of its line less that for which it ran, or -1."""
+        """Return when a call was issued: the time of its line less its running time, or -1."""
         ended = instant_of(work.place.time, self._written_ns[self.paths[rank]])
         is_known = ended >= 0 and work.ran_for_ms >= 0
         return ended - work.ran_for_ms * 1_000_000 if is_known else NOT_KNOWN
@@ -120,7 +120,7 @@ class WatchdogLog:
         return member
 
     def finish(self) -> list[tuple[int, TimedOutWork]]:
-        """Give calls without a group the one that is known; return those whose group is unknown."""
+        """Give calls without a group their group if it is known; return the other calls."""
         _separate(self.members, self.notes)
         left = []
         for rank, work in dict.fromkeys(self.unplaced_works):
@@ -202,7 +202,7 @@ def _separate(members: _Members, notes: list[str]) -> None:
 
 
 def _fit_one_group(works: Iterable[tuple[int, TimedOutWork]]) -> bool:
-    """Return whether calls can be those of one group: one of each rank, with a number."""
+    """Return whether calls can belong to a single group: one per rank, with a number."""
     numbers: dict[int, set[tuple[int, str]]] = {}
     for rank, work in works:
         numbers.setdefault(rank, set()).add((work.seq_num, work.operation))
@@ -211,10 +211,10 @@ def _fit_one_group(works: Iterable[tuple[int, TimedOutWork]]) -> bool:
 
 
 def add_watchdog(records: dict[int, RankRecord], log: WatchdogLog, *, has_calls: bool) -> list[str]:
-    """Add groups, progress and calls in flight to the records of ranks; return what is missing.
+    """Add groups, progress and calls in flight to ranks' records; return missing information.
 
     Args:
-        records: The records by rank, to which those of other ranks are added.
+        records: The records by rank, to which records of other ranks are added.
         log: The lines.
         has_calls: Other lines have the calls, so that only progress is added.
     """

@@ -1,9 +1,9 @@
-"""Worlds of process groups in dumps: groups of one name, created one after the other.
+"""Worlds of process groups in dumps: groups of the same name, created in succession.
 
 A process that destroys its groups and creates others reuses their names. Its buffer then has calls
 of two groups `0` that differ only in `pg_id`, the number of a group among all that the backend has
 created on this rank. The groups created between two such ends are a *world*. The ranks begin it
-together, so all ranks have the same worlds. But a rank's ring may have lost the first ones, and a
+together, so all ranks have the same worlds. But a rank's ring may have lost the first worlds, and a
 hanging rank may not have reached the last; times then identify its worlds.
 """
 
@@ -32,7 +32,7 @@ class World:
 
 
 def worlds_of(dump: Dump) -> dict[str, list[World]]:
-    """Return the worlds of one rank by backend, in order."""
+    """Return the worlds of a rank by backend, in order."""
     calls: dict[str, dict[int, list[Entry]]] = {}
     for entry in dump.entries:
         calls.setdefault(entry.backend, {}).setdefault(entry.pg_id, []).append(entry)
@@ -67,7 +67,7 @@ def numbered(ranks: Sequence[Mapping[str, Sequence[World]]]) -> list[_Groups]:
 
 
 def _places(own: Sequence[World], most: Sequence[World]) -> list[int]:
-    """Match a rank's worlds, in order, to the nearest ones of the rank with the most worlds."""
+    """Match a rank's worlds, in order, to the nearest worlds of the rank that has the most."""
     places = [-1]
     for left, world in zip(range(len(own), 0, -1), own, strict=True):
         among = range(places[-1] + 1, len(most) - left + 1)
@@ -78,7 +78,7 @@ def _places(own: Sequence[World], most: Sequence[World]) -> list[int]:
 def with_names(dump: Dump, numbers: _Groups) -> Dump:
     """Return the dump with groups of the second world renamed to `0#2`, and so on.
 
-    `pg_config` has one group of each name, the newest.
+    `pg_config` has only the newest group of each name.
     """
     if not any(numbers.values()):
         return dump

@@ -7,8 +7,8 @@
      folder    batches  arrivals, rates,    problems: the consistency check on the tail
                         step_times, hosts
 
-Nothing that is read is trusted, and the state is bounded: what is kept of a rank does not grow with
-the length of its run, but for the names and call sites that its spool states.
+Nothing that is read is trusted, and the state is bounded: the state of a rank does not grow with
+the length of its run, except for the names and call sites in its spool.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class CallArrays:
 
 @dataclass(slots=True)
 class Slot:
-    """Progress of one rank in one group.
+    """Progress of a rank in a group.
 
     Attributes:
         last: number of the last collective that the rank has issued; -1 before the first.
@@ -244,7 +244,8 @@ class Stragglers:
     def since(self, begin_ns: int) -> dict[int, tuple[int, int, float]]:
         """Return, by rank, the sum of the delays since a time, their number, and their spread.
 
-        The spread equals the number if all delays are equal, and is about 1 if one dominates.
+        The spread equals the number if all delays are equal, and is about 1 if a single delay
+        dominates.
         """
         sums: dict[int, tuple[int, int, int]] = {}
         for at, rank, delay in self.late:

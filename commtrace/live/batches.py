@@ -19,7 +19,7 @@ from commtrace.tracefile.reading import DamageError, inflate, is_int, text_in
 from commtrace.tracefile.spool import LENGTH, NUMBERS, SPOOL_TABLES, numbers_of
 
 MOST_INFLATED_BYTES = 64 << 20
-"""Bound on the contents of one batch; the recorder writes a tenth of it at most."""
+"""Bound on the contents of a batch; the recorder writes a tenth of it at most."""
 
 _CALLS, _OPS = numbers_of("comm"), numbers_of("ops")
 _BYTES_PER_LONG = 8
@@ -88,7 +88,7 @@ class Batch:
         return list(found.values())
 
     def calls(self) -> np.ndarray[Any, Any]:
-        """Return the numbers of the calls: one row for each column of `NUMBERS`, in order."""
+        """Return the numbers of the calls: a row for each column of `NUMBERS`, in order."""
         return self._numbers(_CALLS, "comm")
 
     def last_op_ns(self) -> int:
@@ -178,7 +178,7 @@ def _texts(codes: Sequence[int], strings: Sequence[str], place: str) -> list[str
 def _join_planes(
     planes: list[Any], data: bytes, start: int, rows: int, name: str
 ) -> np.ndarray[Any, Any]:
-    """Return all columns of byte planes in one operation, which is faster than one by one."""
+    """Return all columns of byte planes in a single operation, faster than column by column."""
     try:
         alike = np.array(planes, dtype=np.int64).reshape(-1)
     except (ValueError, TypeError, OverflowError) as error:

@@ -1,6 +1,6 @@
 """The growing spools of a run's folder, and the new contents of each.
 
-A *recording* is one process's part: a spool, or the segments of a ring recording, whose oldest
+A *recording* is a process's part: a spool, or the segments of a ring recording, whose oldest
 segments are removed while it grows. A restarted rank has several recordings; the latest counts.
 Nothing is written, and no file stays open.
 """
@@ -37,7 +37,7 @@ class _File:
 
 @dataclass(slots=True, eq=False)
 class FollowedRecording:
-    """The spool of one process, or its segments.
+    """The spool of a process, or its segments.
 
     Attributes:
         name: file name of the first segment, without suffix.
@@ -111,7 +111,7 @@ class FollowedRecording:
 
 
 class RunTail:
-    """Reads what is new in the spools of a folder.
+    """Reads the new contents of the spools in a folder.
 
     Attributes:
         recordings: all recordings by name.
@@ -211,7 +211,7 @@ class RunTail:
 
 
 def _files(folder: Path) -> tuple[dict[str, dict[int, _File]], set[str]]:
-    """Return the spools of a folder by recording and segment, and the names of finished ones."""
+    """Return a folder's spools by recording and segment, and the names of finished recordings."""
     found: dict[str, dict[int, _File]] = {}
     done: set[str] = set()
     with os.scandir(folder) as entries:

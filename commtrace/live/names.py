@@ -1,7 +1,7 @@
 """Numbers of groups and call sites that the ranks of a run share.
 
 Each spool numbers its strings and call sites separately. Most of them are equal on all ranks, so
-each is kept once, under a number of the whole run. Calls of all ranks can then be computed in one
+each is kept once, under a run-wide number. Calls of all ranks can then be processed in a single
 array operation.
 """
 
@@ -19,7 +19,7 @@ _JOINING = frozenset(needing(EVERY_RANK))
 
 
 class Site(NamedTuple):
-    """Properties shared by calls of one site; `group` is a number of `RunNames.groups`."""
+    """Properties shared by the calls of a site; `group` is a number of `RunNames.groups`."""
 
     group: int
     kind: str
@@ -70,7 +70,7 @@ class RunNames:
         self._table = np.empty((0, 6), dtype=np.int64)
 
     def same(self, strings: list[str]) -> list[str]:
-        """Return the strings, each as the one object kept for all equal strings."""
+        """Return the strings, each as the object kept for all equal strings."""
         known = self._strings
         return [known.setdefault(each, each) for each in strings]
 

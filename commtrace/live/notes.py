@@ -17,7 +17,7 @@ _WORDS = {DIED: "dead", SILENT: "silent", GONE: "gone", STOPPED: "stopped"}
 
 
 def problems_of_lives(watch: Watch, lives: Mapping[int, str]) -> list[LiveProblem]:
-    """Return one problem for each state of ranks that stopped writing before they ended."""
+    """Return a problem for each state of ranks that stopped writing before they ended."""
     found = []
     for life in ASLEEP:
         ranks = tuple(sorted(rank for rank, each in lives.items() if each == life))
@@ -92,7 +92,7 @@ _TEXTS = ("command", "process_group")
 
 
 def run_fact(watch: Watch, name: str) -> Any:
-    """Return a fact of the run from the first rank that has it; None without one."""
+    """Return a fact of the run from the first rank that has it, or None."""
     for _, rank in sorted(watch.ranks.items()):
         run = rank.recording.facts.get("run")
         if isinstance(run, dict) and name in run:

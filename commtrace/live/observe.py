@@ -85,7 +85,7 @@ class Observer:
         self._dumps = Dumps(watch.folder, watch.clock.wall_ns())
 
     def refresh(self, most_s: float = MOST_READING_S) -> Snapshot:
-        """Read what is new, for about `most_s` seconds, and return the state of the run."""
+        """Read new data for about `most_s` seconds, and return the state of the run."""
         clock = self.watch.clock
         begin_s = clock.monotonic_s()
         self.watch.read(most_s)

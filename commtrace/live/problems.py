@@ -79,7 +79,7 @@ def hangs(
 def of_lives(
     watch: Watch, lives: Mapping[int, str], run: Path, known: Sequence[LiveProblem] = ()
 ) -> list[LiveProblem]:
-    """Return one problem for each state of ranks that stopped writing before they ended.
+    """Return a problem for each state of ranks that stopped writing before they ended.
 
     If ranks died of a fault of other ranks, it comes first.
 

@@ -102,7 +102,7 @@ def _total(
 
 
 def _sum(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the sum of two arrays; the shorter one is padded with zeros."""
+    """Return the sum of two arrays; the shorter is padded with zeros."""
     if len(one) < len(other):
         one, other = other, one
     total = one.copy()

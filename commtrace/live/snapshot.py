@@ -1,4 +1,4 @@
-"""State of a run at one time, as frozen values: the output of watching.
+"""State of a run at a point in time, as frozen values: the output of watching.
 
 The terminal, the page and programs show it without further computation. Unknown numbers are nan,
 -1 or None.
@@ -65,7 +65,7 @@ class GroupState:
         missing: members that have not issued it.
         unknown: members whose calls are not known.
         for_s: time since the first member arrived.
-        last_s: time since the last one arrived.
+        last_s: time since the latest arrival.
     """
 
     name: str
@@ -93,7 +93,7 @@ class Straggler:
     Attributes:
         share: part of the last seconds for which all others of a group waited for it.
         num_late: collectives that it delayed.
-        spread: effective number of equal delays; about 1 after one long stall.
+        spread: effective number of equal delays; about 1 after a single long stall.
         ratio: ratio of its delay to the next rank's delay; infinite if there is none.
     """
 
@@ -126,7 +126,7 @@ class LiveProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A run at one time.
+    """A run at a point in time.
 
     Attributes:
         folder: folder of the run.

@@ -1,6 +1,6 @@
 """Durations of the last steps of all ranks, and their trend.
 
-All ranks use the same source of steps, as in a finished trace: marked ones, or else the first of
+All ranks use the same source of steps, as in a finished trace: marked steps, or else the first of
 `STEP_SOURCES` that any rank has. The duration of a step is the median over its ranks.
 """
 
@@ -30,8 +30,8 @@ class StepTimes:
     Attributes:
         step: number of the last step that ended; -1 if none has.
         source: source of the steps; empty if the program marks them.
-        per_s: steps per second, by the steady ones of the last `NUM_RECENT` steps (see
-            `analyze.steady_steps`); nan without one.
+        per_s: steps per second, over the steady steps among the last `NUM_RECENT` (see
+            `analyze.steady_steps`); nan if there are none.
         change: relative change of duration against the steps before; nan without these.
         durations_s: duration of the last steps, the latest last.
     """

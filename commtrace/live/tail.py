@@ -1,4 +1,4 @@
-"""Incremental reader of one spool: each reading takes the new batches only.
+"""Incremental reader of a spool: each reading takes the new batches only.
 
 An incomplete batch is left for the next reading. A complete batch with a wrong checksum may still
 be in transit through a network file system; after `_PATIENCE_S`, the spool counts as damaged there
@@ -32,7 +32,7 @@ from commtrace.tracefile.spool import (
 )
 
 CALL_COLUMNS = tuple(column.name for column in NUMBERS["comm"])
-"""Rows of `News.calls`; the last one is the number of the call site in `RunNames`."""
+"""Rows of `News.calls`; the last is the number of the call site in `RunNames`."""
 
 MOST_BYTES_AT_ONCE = 8 << 20
 _PATIENCE_S = 10.0
@@ -63,11 +63,11 @@ class InFlight:
 
 @dataclass(slots=True)
 class News:
-    """New contents of a spool, found by one reading.
+    """New contents of a spool, found in a single reading.
 
     Attributes:
         num_batches: number of new batches.
-        calls: numbers of calls that ended, as rows of `CALL_COLUMNS`, one array for each batch.
+        calls: numbers of calls that ended, as rows of `CALL_COLUMNS`, an array per batch.
         in_flight: the calls in flight, None without a new batch.
         steps: source (empty if marked), number, begin and end of each step.
         last_op_ns: end of the last operator; -1 if unknown.

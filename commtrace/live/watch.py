@@ -38,7 +38,7 @@ _NO_CALLS = np.empty((len(CALL_COLUMNS), 0), dtype=np.int64)
 
 @dataclass(slots=True, eq=False)
 class WatchedRank:
-    """State of one rank.
+    """State of a rank.
 
     Attributes:
         index: number of the rank, in the order of appearance.
@@ -47,7 +47,7 @@ class WatchedRank:
         numbers: numbers of these calls in their groups.
         waits: start of the program's wait for asynchronous calls in flight, by their ids.
         recent: its last ended calls, as rows of `CALL_COLUMNS`.
-        last_ns: the last instant in its recording, by its own clock; -1 without one.
+        last_ns: the last instant in its recording, by its own clock; -1 if there is none.
         earlier: names of the earlier recordings of the rank.
     """
 
@@ -176,7 +176,7 @@ class Watch:
         return new
 
     def _is_of_earlier_run(self, recording: FollowedRecording) -> bool:
-        """Return whether a recording is of an earlier run; forget the known ones if of a later."""
+        """Return whether a recording is of an earlier run; forget the known ranks if of a later."""
         for rank in self.ranks.values():
             other = rank.recording
             if "" in (recording.attempt[0], other.attempt[0]) or recording.attempt == other.attempt:

@@ -102,7 +102,7 @@ def is_users(file: str) -> bool:
 
 
 def line(snapshot: Snapshot) -> str:
-    """Return the state in one line, for logs."""
+    """Return the state as a line, for logs."""
     parts = [clock_text(snapshot.at_ns), about(snapshot)]
     if snapshot.ranks:
         parts.append(f"{text_of_bytes(sum(each.bytes_per_s for each in snapshot.kinds))}/s")
@@ -117,7 +117,7 @@ def line(snapshot: Snapshot) -> str:
 
 
 def problem_line(problem: LiveProblem) -> str:
-    """Return a problem in one line."""
+    """Return a problem as a line."""
     is_said = not problem.source or problem.source in problem.text
     where = "" if is_said else f" (at {problem.source})"
     since = f" for {age_text(problem.for_s)}" if not math.isnan(problem.for_s) else ""

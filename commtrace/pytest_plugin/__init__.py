@@ -6,7 +6,7 @@
 
 The hooks are here. Everything else is imported once a test is recorded, so that a run without such
 a test pays nothing for the plugin. Marker `same_values` compares the values of a test in several
-layouts (`same_values`, `layouts`). `verdict` evaluates the expectations of one test, `recorded` is
+layouts (`same_values`, `layouts`). `verdict` evaluates the expectations of a test, `recorded` is
 its recording, `expectation` the claims, `mismatch` the texts of failures, `baseline` the files, and
 `fixture` the interface for tests. User documentation: docs/testing.md.
 """
@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _as_usage_error:
-    """Convert a commtrace error into one that pytest prints without a traceback."""
+    """Convert a commtrace error into an error that pytest prints without a traceback."""
 
     def __enter__(self) -> None:
         pass
@@ -180,7 +180,7 @@ class _AtTheEnd:
             self._session_report.take(report)
 
     def pytest_sessionfinish(self) -> None:
-        """Write the baselines, in the one process that receives all reports."""
+        """Write the baselines, in the process that receives all reports."""
         is_worker = hasattr(self._config, "workerinput")
         if self._session_report and options.setting(self._config, "update") and not is_worker:
             with _as_usage_error():

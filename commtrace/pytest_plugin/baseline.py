@@ -1,7 +1,7 @@
 """Baselines: the recorded communication of each test, as last approved.
 
-Each test file has one baseline file, beside it or in a separate folder, with one line per place
-that communicates: one rank's communication by module, operator, kind, group and phase. Entries are
+Each test file has a baseline file, beside it or in a separate folder, with one line per place
+that communicates: a rank's communication by module, operator, kind, group and phase. Entries are
 derived from recordings, written sorted, and compared as two runs are.
 
     {"format": "comms-baseline 1", "tests": {"test_step": {"ranks": 4, "places": [
@@ -49,7 +49,7 @@ def path_of(test_file: Path, folder: str, root: Path) -> Path:
 
 
 def entry_of(found: Observed) -> BaselineEntry:
-    """Return one rank's mean communication, by place."""
+    """Return a rank's mean communication, by place."""
     sums: dict[tuple[str, ...], list[int]] = {}
     for row in found.rows:
         place = (row.module, row.op, row.kind, row.group_text, row.phase)

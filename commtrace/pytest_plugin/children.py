@@ -1,6 +1,6 @@
-"""Processes that a test starts: `multiprocessing` ones are recorded, others are noted.
+"""Processes that a test starts: recorded if started by `multiprocessing`, else noted.
 
-While a test is watched, `start()` of a process replaces its target by one that records itself. This
+While a test is watched, `start()` of a process replaces its target by a recorded target. This
 covers torch's `spawn` and its multi-process test cases, which are based on it. Other programs that
 look like Python cannot be recorded; their start is noted. Also counted are the collectives of
 torch's threaded process group, which is written in Python and bypasses the dispatcher at times.

@@ -1,7 +1,7 @@
 """Expectations of a test: the arguments of the marker and of `comms.expect`.
 
 Converts keyword arguments into claims: bounds on quantities, each over the calls that pass the same
-filters. A bound applies to one rank's calls, and every rank must satisfy it, unless `ranks` says
+filters. A bound applies to a rank's calls, and every rank must satisfy it, unless `ranks` says
 otherwise.
 
     all_reduce=2   all_reduce="<=2"   all_reduce=">=1"   all_reduce="1..3"   max_total=5
@@ -37,7 +37,7 @@ QUANTITIES = {
     EXPOSED: "part of the steps, or of the recording without steps, in which calls blocked the "
     "rank; at most the given one",
 }
-"""Quantities that can be bounded, with their meaning on one rank."""
+"""Quantities that can be bounded, with their meaning on a rank."""
 
 _ALIASES = {"calls": "total"}
 _BOUNDS = {"max_": "<=", "min_": ">="}
@@ -89,7 +89,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Bounds on one quantity, over the calls that pass `filters`, on `ranks`.
+    """Bounds on a quantity, over the calls that pass `filters`, on `ranks`.
 
     Attributes:
         ranks: None for each rank, "sum" for all of them together, or rank numbers.
@@ -102,7 +102,7 @@ class Claim:
 
     @property
     def scope(self) -> tuple[Any, ...]:
-        """Key that is equal for claims of which one can replace the other."""
+        """Key that is equal for claims that can replace each other."""
         return self.quantity, self.filters, self.ranks
 
     def holds(self, found: int) -> bool:
@@ -142,7 +142,7 @@ def claims_of(
     Args:
         arguments: the keyword arguments.
         caller: the caller's name, for error messages.
-        also: further names to suggest for an unknown one.
+        also: further names to suggest for an unknown name.
 
     Raises:
         UsageError: an argument is unknown, or a value has no meaning.

@@ -17,7 +17,7 @@ from commtrace.units import text_of_duration
 def exposed_shares(traces: Mapping[str, Trace]) -> dict[int, int]:
     """Return the exposed share of each rank with steps or calls, in millionths; -1 if unknown.
 
-    It is that of the rank's steady steps, or of its recorded time if there are none.
+    It refers to the rank's steady steps, or to its recorded time if there are none.
     """
     from commtrace.analyze import CATALOG, load
     from commtrace.analyze.steady_steps import is_steady

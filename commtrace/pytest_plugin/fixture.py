@@ -118,7 +118,7 @@ class Comms:
         return joined.reset_index(drop=True)
 
     def expect(self, **arguments: Any) -> None:
-        """Raise ExpectationError unless the calls so far meet `arguments`, those of the marker."""
+        """Raise ExpectationError unless the calls so far meet `arguments`, as for the marker."""
         __tracebackhide__ = True
         self._expect(arguments, self._found(), "comms.expect")
 
@@ -161,7 +161,7 @@ class Comms:
         return self._recording().region(name)
 
     def step(self) -> None:
-        """End the current step and begin the next one."""
+        """End the current step and begin the next."""
         self._recording().step()
 
     def add(self, path: Path | str) -> None:

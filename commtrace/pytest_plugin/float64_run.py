@@ -1,4 +1,4 @@
-"""Random numbers of a program in float64 that are those of the program in float32.
+"""Random numbers of a program in float64, the same as in float32.
 
 torch draws other numbers for float64 than for float32 from the same state. Inside `float64`,
 factories and in-place functions draw float32 numbers and widen them, so that parameters and inputs

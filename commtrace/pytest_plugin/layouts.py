@@ -1,7 +1,7 @@
 """Layouts that the marker `same_values` runs a test in, and the runs themselves.
 
 A layout is the sizes of mesh axes. Its ranks are processes with a gloo group, started with a
-deadline, or those of a runner that the marker names; a layout without axes runs in the test's own
+deadline, or ranks of a runner that the marker names; a layout without axes runs in the test's own
 process. Each rank records the fingerprints of its tensors to a file.
 """
 
@@ -38,8 +38,8 @@ class GivenLayout:
     """The layout that a test of the marker `same_values` runs in; the fixture `layout`.
 
     Attributes:
-        sizes: Sizes of the mesh axes by name; empty on one device.
-        mesh: The mesh of these axes; None on one device.
+        sizes: Sizes of the mesh axes by name; empty on a single device.
+        mesh: The mesh of these axes; None on a single device.
     """
 
     sizes: Mapping[str, int]

@@ -75,7 +75,7 @@ def check(
 
 
 def _broken(claim: Claim, found: Observed) -> list[tuple[str, ...]]:
-    """Return one line for each number that violates a claim, with its ranks."""
+    """Return a line for each number that violates a claim, with its ranks."""
     by_number: dict[int, list[int | None]] = {}
     for rank, number in found.measure(claim).items():
         if not claim.holds(number):
@@ -107,7 +107,7 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def text_of_observed(found: Observed, rows: int = DEFAULT_ROWS) -> str:
-    """Format the table of recorded calls: alike calls in one row, with the ranks that make them."""
+    """Format the table of recorded calls: alike calls share a row, with the ranks making them."""
     if not found.rows:
         return f"recorded: no communication, on {_on_ranks(found)}"
     by_place: dict[tuple[str, ...], dict[int, list[Row]]] = {}

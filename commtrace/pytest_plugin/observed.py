@@ -1,6 +1,6 @@
 """Countable rows of a test's communication, built from its traces.
 
-The traces are those of the test's own process and of every run of ranks that it made. A rank that
+The traces come from the test's own process and from every run of ranks that it made. A rank that
 took part in several of them has the calls of all.
 """
 
@@ -82,14 +82,14 @@ class Observed:
         return Observed(rest, self.ranks, self.modules, self.traces)
 
     def on(self, rank: int) -> Observed:
-        """Return the calls of one rank."""
+        """Return the calls of a rank."""
         rows = [row for row in self.rows if row.rank == rank]
         return Observed(rows, [rank], self.modules, self.traces)
 
     def measure(self, claim: Claim) -> dict[int | None, int]:
         """Return a claim's quantity by rank; a sum over ranks has the key None.
 
-        The exposed time is that of the whole test. It is -1 if it is unknown.
+        The exposed time covers the whole test. It is -1 if it is unknown.
         """
         if claim.quantity == EXPOSED:
             shares = exposed_shares(self.traces)
@@ -107,7 +107,7 @@ class Observed:
 
 
 def observed_in(traces: Mapping[str, Trace]) -> Observed:
-    """Return the calls of all named traces, except those of a known test harness.
+    """Return the calls of all named traces, except calls of a known test harness.
 
     The test's own process is not a rank if other ranks ran and it did not communicate.
     """
@@ -223,6 +223,6 @@ def _any_match(names: Iterable[str], pattern: str) -> bool:
 
 
 def _around(path: str) -> list[str]:
-    """Return the path of a module and those of the enclosing modules."""
+    """Return the paths of a module and of the enclosing modules."""
     parts = path.split(".")
     return [".".join(parts[: end + 1]) for end in range(len(parts))]

@@ -44,12 +44,12 @@ class Option:
 
     @property
     def ini(self) -> str:
-        """Key in the ini file, if there is one."""
+        """Key in the ini file, if any."""
         return f"comms_{self.name}" if self.of_ini else ""
 
     @property
     def marker(self) -> str:
-        """Argument of the marker, if there is one."""
+        """Argument of the marker, if any."""
         return self.name if self.of_marker else ""
 
     def value_of(self, value: Any, *, caller: str) -> Any:

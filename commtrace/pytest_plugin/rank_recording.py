@@ -41,7 +41,7 @@ class RankRecording:
     detail: str
     stacks: bool
     test_pid: int = 0
-    """The test's process, if a rank in another one is to be ended once it takes too long."""
+    """The test's process, if a rank in another process is to be ended once it takes too long."""
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run `function` as a rank, and record it."""

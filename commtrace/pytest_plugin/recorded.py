@@ -1,4 +1,4 @@
-"""Recording of one test: of its own process, and of every rank that it starts.
+"""Recording of a test: of its own process, and of every rank that it starts.
 
     recorded = RecordedTest(detail="op", stacks=False)
     recorded.begin(); ...the test...; recorded.end()
@@ -48,7 +48,7 @@ class RecordingGap:
     ranks: frozenset[int] | None = None
 
     def concerns(self, claims: Sequence[Claim]) -> bool:
-        """Return whether one of the claims depends on calls that may be missing."""
+        """Return whether any of the claims depends on calls that may be missing."""
         return any(
             self.ranks is None or not isinstance(claim.ranks, tuple) or self.ranks & {*claim.ranks}
             for claim in claims
@@ -56,7 +56,7 @@ class RecordingGap:
 
 
 class RecordedTest:
-    """Recording of one test, from its start until its verdict."""
+    """Recording of a test, from its start until its verdict."""
 
     def __init__(self, *, detail: str, stacks: bool, timeout_s: float = 0) -> None:
         self._detail = detail

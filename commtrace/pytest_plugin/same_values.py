@@ -5,7 +5,7 @@
         model = parallelize(Model(), layout.mesh)
         model(batch).sum().backward()
 
-The first layout is taken for right. Every other one is compared with it, and a failure has the
+The first layout is taken for right. Every other layout is compared with it, and a failure has the
 first wrong tensor of each that differs.
 """
 
@@ -37,7 +37,7 @@ TIMEOUT_S = 120.0
 
 
 class ValuesDifferError(AssertionError):
-    """A test has other values in some layout than in the first one."""
+    """A test has other values in some layout than in the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SameValues:
     """Arguments of the marker.
 
     Attributes:
-        layouts: Sizes of mesh axes of each layout, the first of which is taken for right.
+        layouts: Sizes of mesh axes of each layout; the first is taken for right.
         values: Level of the fingerprints, "module" or "op".
         reference: The first layout runs in float64, too, which decides what rounding explains.
         runner: Runner of the ranks; None for processes.
@@ -62,7 +62,7 @@ class SameValues:
         """Run a test in all layouts.
 
         Raises:
-            ValuesDifferError: A tensor is wrong in some layout, or the test fails in one.
+            ValuesDifferError: A tensor is wrong, or the test fails, in some layout.
         """
         first, *others = self.layouts
         right = self._recorded(first, body, arguments)
@@ -130,7 +130,7 @@ def _check_same_program(right: Frames, exact: Frames) -> None:
 
 
 def plan_of(item: pytest.Item) -> SameValues | None:
-    """Return the arguments of a test's nearest marker; None without one.
+    """Return the arguments of a test's nearest marker; None if it has none.
 
     Raises:
         UsageError: An argument is invalid, or the test does not take the fixture `layout`.

@@ -1,8 +1,8 @@
-"""Verdict of one test: the result of checking its recording against its expectations.
+"""Verdict of a test: the result of checking its recording against its expectations.
 
 `plan_of` reads markers and settings before the test. `Verdict` records the body and then raises if
-it communicated otherwise than expected. Data for the controller, possibly another process than the
-one that ran the test, is attached to pytest's report as plain values.
+it communicated otherwise than expected. Data for the controller, which may not be the process
+that ran the test, is attached to pytest's report as plain values.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ class Verdict:
 
 
 def _is_failure(error: BaseException | None) -> bool:
-    """Return whether a test fails with an exception; those of `pytest.fail` are no `Exception`."""
+    """Return whether an exception fails a test; `pytest.fail` raises no subclass of `Exception`."""
     if isinstance(error, pytest.fail.Exception):
         return not isinstance(error, pytest.xfail.Exception)
     return isinstance(error, Exception)

@@ -1,6 +1,6 @@
 """Frames of the user's code around a call, from which its line was reached.
 
-A program has few chains and many calls. Each chain is one object, so that a call keeps only a
+A program has few chains and many calls. Each chain is a single object, so that a call keeps only a
 reference and call sites compare by identity. Lines are computed when a chain is written.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import CodeType, FrameType
 
 MOST_FRAMES = 32
-"""Frames of a chain that are kept, the innermost ones: recursion can be deep."""
+"""Number of innermost frames of a chain that are kept: recursion can be deep."""
 _MOST_CHAINS = 1 << 14
 _RESUMED = "torch_dynamo_resume_in_"
 
@@ -49,7 +49,7 @@ def chain_of_frames(key: tuple[int, ...], frames: Sequence[FrameType]) -> Caller
 
 
 def joined_chain(inner: CallerChain | None, outer: Sequence[CodePlace]) -> CallerChain:
-    """Return the chain of one thread with that of the thread for which it works."""
+    """Return the chain of a thread, continued by the chain of the thread that it works for."""
     places = [*(inner.places if inner else ()), *outer]
     key = tuple([number for code, instruction in places for number in (id(code), instruction)])
     return known_chain(key) or _kept(key, places)
@@ -65,7 +65,7 @@ def line_of(code: CodeType, instruction: int) -> int:
     """Return the line of an instruction; a frame's own is as costly and must be read at once.
 
     An instruction that the compiler added, such as the jump of a loop, has no line, and its frame
-    has none either. The line before it is meant.
+    has none either. The line before it is used.
     """
     found = code.co_firstlineno
     for begin, _, line in code.co_lines():
@@ -81,7 +81,7 @@ def code_and_line(frame: FrameType) -> tuple[CodeType, int]:
 
 
 def function_of(code: CodeType) -> str:
-    """Return the user's function, also one that torch.compile resumes after a graph break."""
+    """Return the user's function, even if torch.compile resumes it after a graph break."""
     name = code.co_name
     if not name.startswith(_RESUMED):
         return name

@@ -1,6 +1,6 @@
 """Clock of the recorder: monotonic nanoseconds, and their offset from wall time.
 
-All processes of one running system share this clock. Their times compare exactly once each spool
+All processes of a running system share this clock. Their times compare exactly once each spool
 states the clock's offset from the Unix epoch (`epoch_ns`) and the system it ran on (`boot`).
 Processes of different systems compare as well as their wall clocks do.
 """

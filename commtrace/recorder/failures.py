@@ -1,4 +1,4 @@
-"""Errors inside the recorder: the first one and their number.
+"""Errors inside the recorder: the first error and their number.
 
 They never reach the recorded program and are reported when the recording ends. Tracebacks are
 dropped, since they would keep the program's tensors alive.
@@ -18,7 +18,7 @@ class Failures:
         return self._num
 
     def append(self, error: BaseException) -> None:
-        """Add one error."""
+        """Add an error."""
         self._num += 1
         if self.first is None:
             self.first = error.with_traceback(None)

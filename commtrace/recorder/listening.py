@@ -48,8 +48,8 @@ class _Suspended(NamedTuple):
 class Listening:
     """Connection of a buffer to the recorder, with the dispatch modes it may have entered.
 
-    Connections of one thread share a mode of each kind. The one that entered it leaves it, and
-    another one that needs it enters its own.
+    Connections of a thread share a mode of each kind. The connection that entered it leaves it, and
+    another that needs it enters its own.
 
     Attributes:
         sink: the buffer, or the sink that has taken its place.
@@ -82,7 +82,7 @@ class Listening:
         self._enter_results()
 
     def _enter_results(self) -> None:
-        """Enter the mode, unless this thread or that of the recording is still in one."""
+        """Enter the mode, unless this thread or the recording's thread is still in one."""
         state = CURRENT.state
         if self._results is not None or state.operators.result_mode is not None:
             return
@@ -133,7 +133,7 @@ class Listening:
             self._enter_results()
 
     def _suspend_operators(self) -> None:
-        """Leave the mode, unless others need it, or it is not the innermost one of this thread."""
+        """Leave the mode, unless others need it, or it is not the innermost of this thread."""
         mode = self._mode
         if mode is None or RECORDER.span_keepers.wants_spans or self._state is not CURRENT.state:
             return
@@ -155,7 +155,7 @@ class Listening:
         self.record_operators(rank)
 
     def _take_over(self) -> None:
-        """Enter the modes of this thread that this connection needs, if another one left them."""
+        """Enter the modes of this thread that this connection needs, if another left them."""
         state = CURRENT.state
         if self._state is state and self._suspended is None:
             self.record_operators(self._rank)
@@ -185,7 +185,7 @@ class Listening:
 
 
 def _enter(mode: TorchDispatchMode, inner: TorchDispatchMode | None) -> None:
-    """Enter a mode outside of another one."""
+    """Enter a mode outside of another."""
     if inner is not None:
         _leave(inner)
     mode.__enter__()

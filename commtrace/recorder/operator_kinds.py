@@ -1,9 +1,9 @@
 """Kinds of operators: what the recorder keeps once for all operators that differ in numbers only.
 
-A thread runs several operators in a row at one `OperatorPlace`. Each of them only checks that the
-thread is still there, and finds its kind in the dictionaries of the place. Programs may make new
-operators and regions without end, so a thread forgets all kinds once there are many, and learns
-those anew that occur again.
+A thread runs several operators in a row at the same `OperatorPlace`. Each of them only checks that
+the thread is still there, and finds its kind in the dictionaries of the place. Programs may make
+new operators and regions without end, so a thread forgets all kinds once there are many, and
+relearns those that occur again.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _MAX_KINDS = 1 << 16
 _OVERWRITING = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
 """Operators that replace the contents of their first argument, without reading it."""
 _REARRANGING = frozenset({"aten::cat", "aten::stack", "aten::clone", "aten::_unsafe_view"})
-"""Operators that only move elements, and return a tensor that autograd takes for a new one."""
+"""Operators that only move elements, and return a tensor that autograd takes for new."""
 _MOVED = {
     "aten::_to_copy": 0, "aten::cat": 0, "aten::clone": 0, "aten::copy_": 1,
     "aten::split_with_sizes_copy": 0, "fsdp::split_with_sizes_copy": 0,
 }  # fmt: skip
-"""Operators that cast, rearrange or unpack the elements of one argument, and its position."""
+"""Operators that cast, rearrange or unpack the elements of an argument, and its position."""
 _UPDATING = frozenset({
     "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
     "aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts",
@@ -43,9 +43,9 @@ class OperatorPlace:
 
     Attributes:
         call: the latest module call here.
-        outer_call: the innermost module call of the thread then; not that of `call` in a backward
+        outer_call: the innermost module call of the thread then; differs from `call` in a backward
             pass.
-        task: the autograd task then, -1 without one.
+        task: the autograd task then, -1 if none.
         made_from: the number from which autograd nodes of that task belong to `call`.
         made_until: the number that ends them.
         nearby: all of the same thread that differ in `place` only, by that.
@@ -91,7 +91,7 @@ class OperatorPlace:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for those of one thread that are nearby."""
+        """Equal for nearby places of a thread."""
         return self.rank, self.phase, self.regions
 
 
@@ -100,13 +100,13 @@ class OperatorKind:
 
     Attributes:
         function: the function that ran its local part latest, if it is on distributed tensors.
-        local: the kind of the only local operator that the function runs; None if it is not one.
-        known: that of other functions which ran its local part.
+        local: the kind of the local operator of the function; None unless it runs exactly one.
+        known: the same for each function that ran its local part.
         computes: its results are no views of its arguments.
         new: the class of its result, if it is a single tensor of its own; else None.
         written: positions of the arguments that it writes to without returning them.
         training: position of the argument without which it writes to none of them; else None.
-        keeps_places: it only moves elements, or computes each from one element of an argument.
+        keeps_places: it only moves elements, or computes each from a single element of an argument.
         overwrites: it does not read its first argument, which it writes to.
         moved: position of the argument whose elements it casts, rearranges or unpacks; else None.
         is_new: its result is a tensor of its own, to which it moves these elements.
@@ -146,7 +146,7 @@ _NONE: dict[Place | None, OperatorPlace] = {}
 
 
 class OperatorKinds:
-    """Kinds of operators that one thread has run, by where it ran them."""
+    """Kinds of operators that a thread has run, by where it ran them."""
 
     __slots__ = ("_num_known", "_places")
 
@@ -167,7 +167,7 @@ class OperatorKinds:
         return where
 
     def make_room(self, where: OperatorPlace) -> None:
-        """Count a new kind at `where`; of too many, forget all."""
+        """Count a new kind at `where`; if there are too many, forget all."""
         self._num_known += 1
         if self._num_known > _MAX_KINDS:
             for nearby in ({where.place: where}, *self._places.values()):

@@ -189,7 +189,7 @@ class Recorder:
             return None
 
     def raised(self, call: Call, error: BaseException, state: ThreadState) -> None:
-        """Note that the operator of a call has raised; inside of a module, that notes the error."""
+        """Note that the operator of a call has raised; inside a module, that notes the error."""
         call.raised()
         if state.modules.innermost is None:
             self.exception_passed(error)
@@ -222,7 +222,7 @@ class Recorder:
     def _request(
         self, native_op: str, signature: Signature, args: Sequence[Any], collectives: Collectives
     ) -> Request:
-        """Return the arguments' values; one `Reason` is one collective, read once."""
+        """Return the arguments' values; a `Reason` is a single collective, read once."""
         reason, group_argument = announced_reason(), args[signature.group]
         # A call less for the box that c10d's own functions pass.
         is_boxed = type(group_argument) is ScriptObject

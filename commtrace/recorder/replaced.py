@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Replaced:
-    """Replaced functions of one part of the recorder."""
+    """Replaced functions of a part of the recorder."""
 
     def __init__(self) -> None:
         self._found: list[tuple[Any, str, Any, Any, bool]] = []
@@ -27,7 +27,7 @@ class Replaced:
         setattr(owner, name, ours)
 
     def has(self, function: Any) -> bool:
-        """Return whether a function is one of those that replace others."""
+        """Return whether a function is a replacement of another."""
         return any(function is ours for _, _, _, ours, _ in self._found)
 
     def restore(self) -> None:

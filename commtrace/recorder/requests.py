@@ -9,7 +9,7 @@ from commtrace.tracefile.dump_files import requested
 
 
 class Requests:
-    """Sees each request once; one that was there before is of an earlier recording."""
+    """Sees each request once; a request already there is of an earlier recording."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

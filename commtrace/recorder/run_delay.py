@@ -29,7 +29,7 @@ class RunDelay:
         """Return the run delay since the preceding call, in ns; -1 if it is unknown.
 
         It remains unknown once reading has failed: the program may have closed all descriptors, and
-        the file that has the number now is another one.
+        the number may belong to another file now.
         """
         if self._descriptor < 0:
             self._open()

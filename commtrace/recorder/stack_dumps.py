@@ -1,4 +1,4 @@
-"""Dumps of this process's stacks on request: of a file in the run's folder, or of a signal.
+"""Dumps of this process's stacks on request: by a file in the run's folder, or by a signal.
 
 The recording's own thread looks for both once a second, so a dump works while all other threads
 wait in C++, as long as they do not hold Python's lock. The signal's handler is faulthandler's: it
@@ -9,7 +9,7 @@ handler if the user chose the signal. A handler that the program installs later 
 
 SIGTERM, by which launchers end ranks, has the same handler if the process would end by it. It
 writes the stacks, and the default action then ends the process. Readers of the spool find the text
-(see `beside_spool`). So they do of a crash in native code, unless the program handles crashes.
+(see `beside_spool`). The same holds for a crash in native code, unless the program handles crashes.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class StackDumps:
             self._numbers.append(number)
 
     def poll(self, rank: int, calls: CallsInFlight) -> None:
-        """Write a dump if one has been asked for since the last time."""
+        """Write a dump if it has been requested since the last time."""
         request = self._requests.new(rank)
         self._reopen_if_closed()
         num_bytes = 0 if self._stacks is None else os.fstat(self._stacks).st_size
@@ -139,8 +139,8 @@ class StackDumps:
 class _Crashes:
     """File to which faulthandler writes the stacks of a crash: of the latest recording, or none.
 
-    It writes to one descriptor as long as the process lives, since a program may let it write
-    elsewhere, which cannot be told.
+    It writes to the same descriptor as long as the process lives, since a program may let it write
+    elsewhere, which cannot be detected.
     """
 
     def __init__(self) -> None:
@@ -168,7 +168,7 @@ _crashes = _Crashes()
 
 
 def dump_of_process(rank: int, request: str, calls: Iterable[Mapping[str, Any]]) -> StackDump:
-    """Return the stacks of all threads but the calling one, the main thread first."""
+    """Return the stacks of all threads except the calling thread, the main thread first."""
     known = {each.ident: each for each in threading.enumerate()}
     main = threading.main_thread().ident
     frames = sys._current_frames()

@@ -22,7 +22,7 @@ CallStack = tuple[tuple[CodeType, int], ...]
 
 
 class ModuleCalls:
-    """Module calls of one thread.
+    """Module calls of a thread.
 
     Attributes:
         innermost: the innermost call in progress.
@@ -58,7 +58,7 @@ def operator_of(span: RunningOperator) -> Any:
 
 
 class Operators:
-    """Operators of one thread, as its `OperatorMode` sees them.
+    """Operators of a thread, as its `OperatorMode` sees them.
 
     Attributes:
         span: the innermost operator in progress. One tuple, so that it is set, and set back, at
@@ -69,7 +69,7 @@ class Operators:
         modules: the thread's module calls.
         has_mode: the thread has entered a mode.
         result_mode: the mode that the thread has entered to observe results, if any.
-        is_declining: the mode must decline one operator, which then runs below it.
+        is_declining: the mode must decline an operator, which then runs below it.
     """
 
     __slots__ = (
@@ -94,7 +94,7 @@ class Operators:
 
 
 class Collectives:
-    """Collectives that one thread issues.
+    """Collectives that a thread issues.
 
     Attributes:
         functional_calls: calls issued by the functional collective in progress.
@@ -146,7 +146,7 @@ _NO_CALLER = Caller()
 
 
 class BackwardPass:
-    """Backward pass that one thread last worked on.
+    """Backward pass that a thread last worked on.
 
     Attributes:
         task: its autograd task; -1 if there was none.
@@ -176,7 +176,7 @@ class BackwardPass:
 
 
 class OptimizerSteps:
-    """Optimizer steps of one thread: the number in progress, and the task of the innermost one."""
+    """Optimizer steps of a thread: the number in progress, and the task of the innermost."""
 
     __slots__ = ("depth", "task")
 
@@ -198,7 +198,7 @@ NO_PART = PipelinePart(-1, -1, "")
 
 
 class ThreadState:
-    """State of one thread.
+    """State of a thread.
 
     Attributes:
         native_id: its number in the operating system.

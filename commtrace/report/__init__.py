@@ -1,4 +1,4 @@
-"""Reports: one HTML file for a run, or for a comparison of several; it works offline."""
+"""Reports: an HTML file for a run, or for a comparison of several, that works offline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lazy cache of the analyses of one run."""
+"""Lazy cache of the analyses of a run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_CARDS = 100
 """Largest number of findings, and of problems, that a page shows."""
 
 OF_THE_WHOLE = ("consistency", "divergences")
-"""Analyses that are meaningless for a part of a run: a call outside of it is not a missing one."""
+"""Analyses that are meaningless for a part of a run: a call outside of it is not missing."""
 
 
 class Answers:
@@ -70,7 +70,7 @@ class Answers:
 
     @cached_property
     def findings(self) -> pd.DataFrame:
-        """The findings, similar ones combined."""
+        """The findings, with similar findings combined."""
         return grouped(self["findings"])
 
     @cached_property
@@ -80,7 +80,7 @@ class Answers:
 
     @cached_property
     def detail(self) -> Detail:
-        """The calls that the page shows one by one."""
+        """The calls that the page shows individually."""
         of_findings = self.findings["evidence"].head(MAX_CARDS).tolist()
         named = [text.split(",") for text in (*self.evidence, *of_findings) if text]
         return detail_of(self.frames, self.ranks, named)

@@ -25,7 +25,7 @@ from commtrace.tracefile.sources import MARGIN, MAX_CHARACTERS
 
 MAX_FINDINGS = 1000
 MAX_STRAGGLERS = 1000
-"""Largest number of stragglers of which the page has the reason."""
+"""Largest number of stragglers whose reason the page has."""
 MAX_DEPTH = 32
 """Largest number of enclosing operators that are named for a call."""
 
@@ -95,7 +95,7 @@ def _sources(frames: Frames) -> list[dict[str, Any]]:
 def findings_of_calls(frames: Frames) -> tuple[np.ndarray, list[list[int]]]:
     """Return the number of each call's set of findings, and these sets.
 
-    A set is a list of positions in `reported`, of which the first `MAX_FINDINGS` are considered.
+    A set is a list of positions among the first `MAX_FINDINGS` of `reported`.
     """
     found = reported(frames.whole)[:MAX_FINDINGS]
     counted = [each.rows.places_in(frames.comm.index) for _, each, _ in found]

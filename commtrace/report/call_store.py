@@ -12,7 +12,7 @@ integers, stored as differences from a predicted value:
 
 A million calls take about five megabytes. If the body exceeds `MAX_BYTES`, times are rounded to the
 finest resolution that fits; the page states it (`resolution_ns`). The shares of an `Overview`, if
-there is one, follow the columns.
+any, follow the columns.
 """
 
 from __future__ import annotations

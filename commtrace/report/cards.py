@@ -1,6 +1,6 @@
 """Cards at the top of the page: findings, and consistency problems, each with its evidence.
 
-A card is one finding, or one problem of the consistency check. Its `evidence` are calls, `rank:id`,
+A card is a finding, or a problem of the consistency check. Its `evidence` are calls, `rank:id`,
 which the timeline shows and marks.
 """
 

@@ -1,8 +1,8 @@
-"""Calls that a page shows one by one, and the stretches of time in which it has all of them.
+"""Calls that a page shows individually, and the stretches of time in which it has all of them.
 
-A run in memory is shown as a whole. Of a stored run, which may have more calls than a page can
-hold, these are the calls of the step that the page opens with, then those around the evidence of
-its findings and problems, as far as `MOST_CALLS` reach:
+A run in memory is shown as a whole. A stored run may have more calls than a page can hold, so the
+page shows the calls of the step that it opens with, then the calls around the evidence of its
+findings and problems, as far as `MOST_CALLS` reach:
 
     run        |------------------------------------------------|
     stretches       |opening step|        |evidence|   |evidence|
@@ -38,7 +38,7 @@ SHORT_RUN = 6
 WHOLE_RUN = -1
 
 _OPENING_SHARE, _STEP_SHARE, _CALL_SHARE = 1 / 2, 1 / 10, 1 / 50
-"""Largest parts of the calls: of the opening step, of a step with evidence, of other evidence."""
+"""Largest parts of the calls: for the opening step, a step with evidence, and other evidence."""
 _AROUND_CALL, _AROUND_STEP = 3, 0.05
 """Time before and after a call or a step that is shown with it, as a part of its duration.
 
@@ -48,14 +48,14 @@ It is more than the page shows around a step, or around the evidence of a findin
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """Calls that a page shows one by one.
+    """Calls that a page shows individually.
 
     Attributes:
         frames: The calls, with the operators and kernels beside them.
         ranks: Ranks that the timeline shows.
         are_all_ranks: They are all ranks of the run.
         edges: First and last instant of the run, in ns since its start.
-        stretches: Stretches of time of which all calls of these ranks are shown, by time; None if
+        stretches: Stretches of time in which all calls of these ranks are shown, by time; None if
             that is the whole run.
         overview: Shares of time over the run, if there are stretches.
     """
@@ -114,7 +114,7 @@ def _fits(frames: Frames, ranks: Sequence[int]) -> bool:
 
 
 def _budget(frames: Frames) -> float:
-    """Return the number of calls that the page can show with what is beside them."""
+    """Return how many calls the page can show with the operators and kernels beside them."""
     counts = census(frames)
     beside = (counts.num_ops + counts.num_kernels) / max(counts.num_calls, 1)
     return min(MOST_CALLS, MOST_BESIDE / max(beside, 1e-9))
@@ -123,7 +123,7 @@ def _budget(frames: Frames) -> float:
 def opening_step(frames: Frames) -> tuple[int, pd.DataFrame]:
     """Return the place of the step that a page opens with, and the steps of the first rank.
 
-    It is one of median length if there are many, else `WHOLE_RUN`.
+    It is the step of median length if there are many, else `WHOLE_RUN`.
     """
     steps = frames.timed_steps.sort_values(["rank", "step"])
     steps = steps[steps["rank"] == steps["rank"].min()].reset_index(drop=True)
@@ -223,13 +223,13 @@ def _united(stretches: Sequence[Stretch]) -> list[Stretch]:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Sentences on the calls that a page shows one by one.
+    """Sentences on the calls that a page shows individually.
 
     Attributes:
         what: The calls that are shown, and those that are not.
         how: Command that writes a page of other calls, with placeholders in capitals.
         command: Beginning of a command that writes a page of a window or steps.
-        are_stretches: They are those of stretches of time.
+        are_stretches: They are the calls of stretches of time.
     """
 
     what: str
@@ -239,7 +239,7 @@ class Shown:
 
 
 def shown_text(frames: Frames, detail: Detail) -> Shown | None:
-    """Return what a page shows one by one; None if that is the whole run."""
+    """Return what a page shows individually; None if that is the whole run."""
     if detail.is_whole:
         return None
     num_all, num_shown = frames.num_calls, len(detail.frames.comm)

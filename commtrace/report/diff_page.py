@@ -1,7 +1,7 @@
-"""Comparison page: one HTML file that shows growth from a baseline, and the runs' flame graphs.
+"""Comparison page: an HTML file that shows growth from a baseline, and the runs' flame graphs.
 
-The first run is the baseline. The page needs no network. Its tables are those of
-`commtrace.analyze.growth`. Its flame graphs share one scale, and blocks of later runs are coloured
+The first run is the baseline. The page needs no network. Its tables come from
+`commtrace.analyze.growth`. Its flame graphs share a scale, and blocks of later runs are coloured
 by their growth.
 """
 
@@ -44,9 +44,9 @@ def write_diff(runs: Sequence[Frames], path: Path | str, *, labels: Sequence[str
     """Write the page that compares runs to `path` atomically, and return the path.
 
     Args:
-        runs: The runs, the first of which is the baseline.
+        runs: The runs; the first is the baseline.
         path: File to write.
-        labels: Names of the runs; by default, those of their files.
+        labels: Names of the runs; by default, their file names.
 
     Raises:
         OutputError: The path cannot be written.

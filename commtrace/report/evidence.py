@@ -15,7 +15,7 @@ Collective = tuple[str, int]
 
 
 def evidence_of_problems(frames: Frames, problems: pd.DataFrame) -> list[str]:
-    """Return the calls of each problem that is about one collective, separated by commas."""
+    """Return the calls of each problem that is about a collective, separated by commas."""
     places = list(zip(problems["group"], problems["number"], strict=True))
     asked = {(str(group), int(number)) for group, number in places if number >= 0}
     found: dict[Collective, list[str]] = {}

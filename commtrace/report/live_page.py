@@ -1,6 +1,6 @@
-"""Page of a run that is watched: one HTML file, and the state that it asks for each second.
+"""Page of a run that is watched: an HTML file, and the state that it requests every second.
 
-The page loads nothing but `state`, from where it came from. All words are made here, with those of
+The page loads nothing but `state`, from where it came from. All words are made here, the same as in
 the terminal; the script only places them, as text.
 """
 

@@ -1,6 +1,6 @@
 """Offline HTML pages: templates with all of their scripts, styles and data embedded.
 
-The data of the scripts and plotly.js (the full bundle, because no smaller one draws icicles) are
+The data of the scripts and plotly.js (the full bundle, because no smaller bundle draws icicles) are
 embedded compressed (`packed`) and unpacked by the browser. The page's content security policy
 allows only plotly.js and our own script, each by its hash, and no network access, so that even a
 name that escaped escaping could do no harm.

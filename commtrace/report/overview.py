@@ -39,7 +39,7 @@ class Overview:
         column_ns: Width of a column.
         ranks: The ranks.
         kinds: Kinds of calls, in order of their names.
-        shares: Shares by rank, column, and part: of each kind its transfer, then its wait.
+        shares: Shares by rank, column, and part: the transfer, then the wait, of each kind.
         num_begun: Number of calls that begin, by column and kind.
     """
 
@@ -74,14 +74,14 @@ class Overview:
         }
 
     def body(self) -> bytes:
-        """Return the shares as bytes: of all numbers the lower ones, then the upper ones."""
+        """Return the shares as bytes: the low bytes of all numbers, then the high bytes."""
         planes = self.shares.astype("<u2").view("u1").reshape(-1, 2).T
         return np.ascontiguousarray(planes).tobytes()
 
 
 @of_run
 def edges_ns(frames: Frames) -> Stretch:
-    """Return the start of the first call, step or kernel, and the end of the last one."""
+    """Return the start of the first call, step or kernel, and the end of the last."""
     edges = [each for part in frames.by_ranks(_edges_of_part) for each in part]
     start = frames.start_ns
     first = min((begin for begin, _ in edges), default=start)

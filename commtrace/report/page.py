@@ -1,4 +1,4 @@
-"""Report of one run: an HTML file with its findings, tables, calls and figures."""
+"""Report of a run: an HTML file with its findings, tables, calls and figures."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def write_report(
     """Write the page of a run to `path` atomically, and return the path.
 
     Args:
-        source: A run, a trace, or the path of one.
+        source: A run, a trace, or its path.
         path: File to write.
         window_ns: Restricts the page to a time window, in ns since the start of the run.
         steps: Restricts the page to steps, from the first to the last, both included.
-        ranks: The only ranks whose calls are shown one by one; by default all. Tables and sums are
-            of all ranks.
+        ranks: The only ranks whose calls are shown individually; by default all. Tables and sums
+            cover all ranks.
         link: Speed of links, such as `400 Gbit/s`, or speeds by mesh axis or group, instead of
-            those of the settings.
+            the speeds in the settings.
 
     Raises:
         TraceError: `source` is a path that holds no trace.
@@ -143,7 +143,7 @@ def render_page(
 BESIDE_TABLES = ("findings", "consistency", "divergences", "facts")
 """Analyses that the page shows in sections of their own."""
 PATTERNS = ("steps", "waits", "overlap_lost", "sizes", "bandwidth", "matrix")
-"""Pictures arranged in columns, each drawn from one table."""
+"""Pictures arranged in columns, each drawn from a table."""
 OF_EXPERTS = ("splits", "expert_load")
 """Further pictures of that sort, of runs with all-to-alls whose splits are known."""
 OF_DEVICES = "gpu_time"
@@ -229,7 +229,7 @@ def page_data(answers: Answers, store: CallStore, all_notices: list[Notice]) -> 
 
 
 def fingerprint(frames: Frames, store: CallStore) -> str:
-    """Return a short hash of a run, or of a part of one, that the page's addresses carry."""
+    """Return a short hash of a run, or of a part of it, that the page's addresses carry."""
     facts = [frames.run.get(name) for name in ("command", "created", "part")]
     about = json.dumps([facts, store.head["num_rows"]], default=str).encode()
     return hashlib.sha256(about + store.body).hexdigest()[:8]
@@ -252,7 +252,7 @@ def _in_columns(figures: dict[str, Any]) -> list[list[tuple[Picture, str]]]:
     """Arrange the patterns in two columns, each under the column that is shorter so far.
 
     Returns:
-        The pictures of each column, with what is lacking for those that are empty.
+        The pictures of each column, with the data that each lacks if it is empty.
     """
     columns: list[list[tuple[Picture, str]]] = [[], []]
     heights = [0, 0]
@@ -275,7 +275,7 @@ def _kinds(answers: Answers) -> list[tuple[str, str]]:
 
 
 def _in_order(present: set[str]) -> list[str]:
-    """Return the known ones of some phases, in the order of a step."""
+    """Return the known phases that are present, in the order of a step."""
     return [phase for phase in PHASES if phase in present]
 
 

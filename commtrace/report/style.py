@@ -16,13 +16,13 @@ _OF_THE_PAGE = {
     "good": ("#1c7a4a", "#5fcf95"),
     "bad": ("#b3401f", "#f0926b"),
 }
-"""Values that figures do not need: for the light theme, and for the dark one."""
+"""Values that figures do not need, for the light and for the dark theme."""
 
 
 def style_sheet() -> str:
     """Return all CSS of the page.
 
-    The system's theme applies unless the root's `data-theme` sets one.
+    The system's theme applies unless the root sets `data-theme`.
     """
     return "\n".join(
         [
@@ -56,7 +56,7 @@ def values_style() -> str:
 
 
 def _chosen_by_script(*sheets: str) -> str:
-    """Return style sheets with the colours of both themes, of which the script chooses one."""
+    """Return style sheets with the colours of both themes; the script chooses the theme."""
     light, dark = _variables(_colours(LIGHT)), _variables(_colours(DARK))
     own = [
         "".join(f" --{name}: {_OF_THE_PAGE[name][place]};" for name in ("good", "bad"))
@@ -76,7 +76,7 @@ def _chosen_by_script(*sheets: str) -> str:
 def live_style() -> str:
     """Return all CSS of the page of a run that is watched.
 
-    The system's theme applies unless the root's `data-theme` sets one.
+    The system's theme applies unless the root sets `data-theme`.
     """
     return "\n".join([*_of_both_themes(), source("picture.css"), source("live.css")])
 

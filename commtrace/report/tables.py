@@ -28,7 +28,7 @@ ADDED_TO_CALLS = ("operators", "unknown")
 """Texts of the call sites that are not columns of the analysis: see `call_facts`."""
 
 IF_KNOWN = ("num_untimed", "device_ns")
-"""Columns that the page shows only if one of their values is above 0."""
+"""Columns that the page shows only if any of their values is above 0."""
 
 
 def tables(answers: Answers, store: CallStore) -> list[dict[str, Any]]:
@@ -108,6 +108,6 @@ def _values(values: pd.Series, column: Column, frames: Frames) -> Any:
 
 
 def _texts(values: pd.Series) -> dict[str, list[Any]]:
-    """Return texts with each distinct one stored once."""
+    """Return texts, with equal texts stored once."""
     codes, strings = pd.factorize(values.astype(object))
     return {"strings": strings.tolist(), "codes": codes.tolist()}

@@ -49,7 +49,7 @@ class Tile:
 
     @property
     def percent(self) -> float:
-        """Length of the meter in percent; 0 without one."""
+        """Length of the meter in percent; 0 without a share."""
         return 0.0 if math.isnan(self.share) else round(100 * min(max(self.share, 0.0), 1.0), 1)
 
     @property
@@ -126,9 +126,9 @@ def _blocked(frames: Frames, ranks: pd.DataFrame) -> Tile:
 
 
 def _exposed(frames: Frames, overlap: pd.DataFrame) -> Tile:
-    """Return the exposed part of the time of steady steps; of the recorded time without steps.
+    """Return the exposed part of the time of steady steps, or of the recorded time without steps.
 
-    Ranks and steps of which it is unknown are left out of both times.
+    Ranks and steps whose exposed time is unknown are left out of both times.
     """
     title, inside = "Exposed", overlap[overlap["step"] >= 0]
     if note := _nothing(frames):

@@ -1,7 +1,7 @@
-"""Page of a comparison of values: one HTML file that names the first wrong tensor of a run.
+"""Page of a comparison of values: an HTML file that names the first wrong tensor of a run.
 
 It has the verdict with its evidence, a heat map of divergence by module and step, a line along the
-program, and tables of a module's tensors. Its size is bounded: of a long run the map joins steps
+program, and tables of a module's tensors. Its size is bounded: for a long run the map joins steps
 and modules, and the tables have the tensors that are furthest off in each cell.
 """
 
@@ -63,7 +63,7 @@ def write_comparison(
         left: The run that is taken for right.
         right: The other run.
         path: File to write.
-        labels: Names of both runs; by default, those of their files.
+        labels: Names of both runs; by default, their file names.
 
     Raises:
         OutputError: The path cannot be written.
@@ -111,7 +111,7 @@ def render_comparison(
 
 
 def _sides(fault: Fault | None) -> list[tuple[str, str, str]]:
-    """Return the properties of the right tensor and the wrong one that can differ."""
+    """Return the properties in which the right and the wrong tensor can differ."""
     if fault is None:
         return []
     left, right = fault.left, fault.right
@@ -148,7 +148,7 @@ def _facts(fault: Fault | None) -> list[tuple[str, str]]:
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, str]:
-    """Return a call between the last tensor that agrees and the wrong one, in words."""
+    """Return a call between the last tensor that agrees and the wrong tensor, in words."""
     over = call["axis"] or call["group"]
     by = f" ({call['reduce_op']})" if call["reduce_op"] else ""
     line = f"{call['source_file']}:{call['source_line']}" if call["source_file"] else ""

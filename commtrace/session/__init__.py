@@ -6,12 +6,12 @@
             recording.step()
 
 Without a path the recording stays in memory: `recording.counts()`, `.table()`, `.save(path)`. With
-one, each rank writes a spool while it runs, at least once a second, and rank 0 merges the spools
+a path, each rank writes a spool while it runs, at least once a second, and rank 0 merges the spools
 into the file when the recording ends. A path that ends in .comm is a folder that keeps the spools,
 for ranks on hosts without a common folder, and for large runs. In a process that `commtrace run` or
 `commtrace record` started, everything is recorded from the first line on. A recording that the
-script makes there adds its steps and regions to that one and writes no file of its own; events
-outside it belong to no step.
+script makes there adds its steps and regions to that recording and writes no file of its own;
+events outside it belong to no step.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def record(
     """Return a recording, to be used in a `with` statement or as a decorator.
 
     Args:
-        path: the run file to write (an existing one is replaced), or a folder RUN.comm, to which
+        path: the run file to write (replaced if it exists), or a folder RUN.comm, to which
             each rank adds its spool; None keeps the recording in memory.
         detail: "op" (operators too) or "collective" (communication only, for long runs); the
             default is set in pyproject.toml, or else "op".
         stacks: record the full Python stack of each call, not only the user's line.
-        max_calls: bound on the calls kept; ten times as many operators are kept, and further ones
-            are only counted. By default there is no bound for a file, and two million in memory.
+        max_calls: bound on the calls kept; ten times as many operators are kept, and the rest
+            is only counted. By default there is no bound for a file, and two million in memory.
         every: record steps 0, `every`, twice `every` and so on only, and what precedes the first
             step. If the program marks no steps, the second step is recorded too.
         ring: keep only the last so many bytes of each rank's spool, such as "64MB"; what came
@@ -61,8 +61,8 @@ def record(
         merge_timeout_s: time that rank 0 waits at the end for ranks still recording; a rank without
             a spool is named in the file. Spools that are still written then stay beside the file,
             in PATH.spools, to be merged with it.
-        libraries: packages whose lines do not count as the user's own, besides installed ones and
-            those named in pyproject.toml.
+        libraries: packages whose lines do not count as the user's own, besides installed packages
+            and those named in pyproject.toml.
         values: keep a fingerprint of tensors, to compare ranks and runs: "module" (inputs and
             outputs of modules, gradients, parameters and states of optimizers) or "op" (results of
             operators too); None keeps none.

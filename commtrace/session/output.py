@@ -1,6 +1,6 @@
-"""The buffer of a recording, and what is written of it, and when.
+"""The buffer of a recording, what it writes, and when.
 
-`Recording` decides what is recorded and opens its output when it is entered first; the flusher's
+`Recording` decides what is recorded and opens its output when it is first entered; the flusher's
 thread writes the new rows regularly, and the end of the recording the rest.
 """
 
@@ -34,7 +34,7 @@ _LIFE_NS = 2_000_000_000
 
 
 class Output:
-    """Buffer of one rank's recording, and the spool or memory that it is written to.
+    """Buffer of a rank's recording, and the spool or memory that it is written to.
 
     Raises:
         RecordingError: the spool cannot be written.
@@ -114,7 +114,7 @@ class Output:
         )
 
     def flush_once(self) -> None:
-        """Write what is new; once a second also a sign of life, and stacks if somebody waits."""
+        """Write new data; once a second also a sign of life, and stacks if somebody waits."""
         self._num_flushes += 1
         if self._num_flushes % _FLUSHES_PER_BEAT == 0:
             self._store.beat()
@@ -145,7 +145,7 @@ class Output:
         return [{name: getattr(row, name) for name in CALL_FIELDS} for row in rows]
 
     def flush(self) -> None:
-        """Write what is new."""
+        """Write new data."""
         RECORDER.pending.drop_dead_works()
         RECORDER.pending.query_devices()
         facts = self.facts.changes(RECORDER.groups, RECORDER.device)
@@ -156,7 +156,7 @@ class Output:
         self.buffer.flush(facts)
 
     def _dropped(self) -> dict[str, int]:
-        """Return the numbers of what was not kept."""
+        """Return the numbers of dropped calls, operators and fingerprints."""
         buffer = self.buffer
         return {
             "num_dropped": buffer.num_dropped,
@@ -165,7 +165,7 @@ class Output:
         }
 
     def last_parts(self, failures: Failures) -> tuple[Callable[[], None], ...]:
-        """Return what is done at the end; a part that fails does not prevent later ones."""
+        """Return the functions to call at the end, each even if an earlier call fails."""
         # Two flushes: the facts in the second one count what the first one could not write.
         return self._flush_last, partial(self._flush_end, failures), self._close
 

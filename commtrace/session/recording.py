@@ -58,8 +58,8 @@ _GRACE_S = 0.1
 class Recording(Views, Decorator):
     """Recording of everything between entering and leaving it; created by `record`.
 
-    It may be entered again: a nested entry changes nothing, a later one continues where it stopped
-    (a recording written to a file is closed for good). Recordings may overlap; each keeps
+    It may be entered again: a nested entry changes nothing, a later entry continues where it
+    stopped (a recording written to a file is closed for good). Recordings may overlap; each keeps
     everything that happens while it is on. Operators are recorded on the thread that entered it,
     communication on all threads.
     """
@@ -93,7 +93,7 @@ class Recording(Views, Decorator):
         return f"{state}, {counted(num_calls, 'call')} of rank {rank}"
 
     def _recreate_cm(self) -> Recording:
-        """Return the recording for one call of a decorated function."""
+        """Return the recording for a call of a decorated function."""
         if not self._has_begun or isinstance(self._store, Memory):
             return self
         return Recording(self._store, self._options)
@@ -182,7 +182,7 @@ class Recording(Views, Decorator):
                     part()
 
     def flush_at_once(self, frame: FrameType) -> None:
-        """Write what is new, of a process that may end in a frame without exit handlers."""
+        """Write new data of a process that may end in a frame without exit handlers."""
         if self._depth:
             with contextlib.suppress(OSError, TraceError):
                 self._output.flush()
@@ -206,7 +206,7 @@ class Recording(Views, Decorator):
             Recording.of_process._output.buffer.end_steps(self._output.facts.rank)
 
     def step(self) -> None:
-        """End the current step and begin the next one, here and in enclosing recordings.
+        """End the current step and begin the next, here and in enclosing recordings.
 
         Raises:
             RecordingError: the recording is not on.
@@ -233,7 +233,7 @@ class Recording(Views, Decorator):
             state.set_regions(_without_last(state.regions, name))
 
     def observe(self, name: str, tensor: torch.Tensor) -> None:
-        """Keep the fingerprint of a tensor under a name, such as that of the loss.
+        """Keep the fingerprint of a tensor, such as the loss, under a name.
 
         Args:
             name: the name, equal in all runs that are compared.
@@ -253,16 +253,15 @@ class Recording(Views, Decorator):
         *,
         gradient: Sequence[Any] | None = None,
     ) -> None:
-        """Declare the layout of plain tensors, which are then compared like distributed ones.
+        """Declare the layout of plain tensors, which are then compared like distributed tensors.
 
         Args:
             target: a module, for its outputs, or a parameter, for its values, gradients and states.
                 Sharded dimensions are divided evenly between ranks.
             mesh: the mesh.
             placements: a placement for each of its axes, of dtensor_core or of torch.
-            gradient: placements of the gradients of a module's outputs. By default those of sharded
-                outputs are sharded, those of partial sums are replicated, and the layout of those
-                of replicas is unknown.
+            gradient: placements of the gradients of a module's outputs. By default they are sharded
+                for sharded outputs, replicated for partial sums, and unknown for replicas.
 
         Raises:
             RecordingError: the recording is not on, or records no values.

@@ -16,7 +16,7 @@ _C: Any = torch._C
 AccumulateGrad = _C._functions.AccumulateGrad
 """Class of the nodes that add to the `grad` of a leaf, their `variable`."""
 current_graph_task_id = _C._current_graph_task_id
-"""Return the number of the backward pass that runs on this thread; -1 outside of one."""
+"""Return the number of the backward pass that runs on this thread; -1 if there is none."""
 current_node = _C._current_autograd_node
 """Return the autograd node whose gradient is computed on this thread; None if there is none."""
 

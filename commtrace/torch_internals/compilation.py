@@ -25,7 +25,7 @@ _WHY_AGAIN = "get_and_maybe_log_recompilation_reasons"
 
 
 def _is_again(args: Any) -> bool:
-    """Return whether a compilation, named `frame/number`, is not the first one of its frame."""
+    """Return whether a compilation, named `frame/number`, is not the first of its frame."""
     number = str(args.compile_id).rpartition("/")[2].partition("_")[0]
     return number.isdecimal() and int(number) > 0
 

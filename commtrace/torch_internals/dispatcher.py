@@ -44,12 +44,12 @@ push_mode = _C._push_on_torch_dispatch_stack
 pop_mode = _C._pop_torch_dispatch_stack
 """Leave the innermost dispatch mode and return it."""
 num_modes = _C._len_torch_dispatch_stack
-"""Return the number of dispatch modes that this thread has entered, also those of a compiler."""
+"""Return the number of dispatch modes that this thread has entered, including a compiler's."""
 current_mode = _python_dispatch._get_current_dispatch_mode
 """Return the innermost dispatch mode; None if there is none."""
 no_dispatch_modes = _python_dispatch._disable_current_modes
 """Context without the dispatch modes in force."""
 no_torch_functions = _C.DisableTorchFunction
-"""Context without modes that replace torch's functions, as those of a default device."""
+"""Context without modes that replace torch's functions, such as a default device's."""
 no_transforms = _C._DisableFuncTorch
 """Context without the transforms of `torch.func` in force."""

@@ -17,7 +17,7 @@ def awaited_tensor(tensor: Any) -> Any:
 
 
 def address_of(tensor: Any) -> int:
-    """Return where the storage of a tensor is; -1 if it has none, or an empty one.
+    """Return the address of a tensor's storage; -1 if it has none, or if it is empty.
 
     A new tensor begins where its storage does, so that its own address, which is cheaper, is equal.
     """

@@ -1,4 +1,4 @@
-"""Files of a recording: one spool per rank while it runs, one run.json when it is over.
+"""Files of a recording: a spool per rank while it runs, a run.json when it is over.
 
 A rank writes batches of rows while it records. The spools are joined afterwards, and any reader
 opens the result without torch or pandas:
@@ -92,10 +92,10 @@ def dataset_at(path: Path) -> Dataset | None:
 
 
 def read_trace(path: Path | str) -> Trace:
-    """Read the trace at `path`: a run.json, the folder RUN.comm of a run, or spools of one.
+    """Read the trace at `path`: a run.json, the folder RUN.comm of a run, or its spools.
 
     Raises:
-        TraceError: `path` holds no readable trace; says what was found and what is supported.
+        TraceError: `path` holds no readable trace; states its contents and the supported formats.
     """
     path = Path(path)
     summary = f"cannot read the trace {path}"

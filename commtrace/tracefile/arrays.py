@@ -30,7 +30,7 @@ def array_of(values: Any) -> array[Any]:
 
 
 def view_of(values: ColumnValues) -> np.ndarray:
-    """Return the numbers of a column; of strings, their indices."""
+    """Return the numbers of a column, or the indices of its strings."""
     values = values.codes if isinstance(values, StringColumn) else values
     if isinstance(values, array):
         return np.frombuffer(values, dtype=values.typecode)
@@ -49,7 +49,7 @@ def taken(values: ColumnValues, places: Sequence[int] | np.ndarray) -> ColumnVal
 
 
 def shifted(values: ColumnValues, offset: int) -> ColumnValues:
-    """Return a column of points in time, later by `offset`; unknown ones (-1) stay unknown.
+    """Return a column of points in time, later by `offset`; unknown points (-1) stay unknown.
 
     Raises:
         OverflowError: a sum does not fit into 64 bits.

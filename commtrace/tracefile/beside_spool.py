@@ -4,8 +4,8 @@
                                   or was killed at a timeout (see `thread_dumps`)
     RUN.comm/rank-00003.exit      exit code that the launcher saw, -9 if signal 9 killed it
 
-Readers of the spool add them to its events and facts. Of a recording in several segments they
-belong to the last one.
+Readers of the spool add them to its events and facts. In a recording with several segments,
+they belong to the last.
 """
 
 from __future__ import annotations

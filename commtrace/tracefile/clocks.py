@@ -1,6 +1,6 @@
 """Clock alignment of all ranks, derived from their calls.
 
-Ranks of one running system share its monotonic clock and differ only in their reading of the wall
+Ranks of a running system share its monotonic clock and differ only in their reading of the wall
 clock, so they are aligned exactly. Between systems, no rank completes a collective before the last
 rank has issued it. With `d` to be added to the times of B,
 
@@ -50,7 +50,7 @@ class Alignment:
 
 @dataclass(frozen=True, slots=True)
 class _Instants:
-    """Collectives of one system's ranks, in order of group and number, on the system's clock.
+    """Collectives of a system's ranks, in order of group and number, on the system's clock.
 
     Attributes:
         group: code of the group's name and ranks.
@@ -78,7 +78,7 @@ def align(
     names: Sequence[Names] = (),
     calls_of: CallsOf | None = None,
 ) -> list[Alignment]:
-    """Return offsets that bring the times of each recording onto the first one's clock.
+    """Return offsets that bring the times of each recording onto the clock of the first.
 
     Args:
         recordings: the recordings of all ranks.
@@ -115,7 +115,7 @@ def align(
 
 
 def _offset_within_system(recording: SpoolOrOutline, recordings: Sequence[SpoolOrOutline]) -> int:
-    """Return the offset from a recording's clock to that of the first one of its system."""
+    """Return the offset from a recording's clock to the clock of the first of its system."""
     first = next(each for each in recordings if each.facts["boot"] == recording.facts["boot"])
     return first.facts["epoch_ns"] - recording.facts["epoch_ns"]
 
@@ -128,7 +128,7 @@ def _states_completion(recording: SpoolOrOutline) -> bool:
 def _align_systems(
     aligned: dict[str, Alignment], others: Iterable[str], calls: Mapping[str, _Instants]
 ) -> None:
-    """Align one system after the other, smallest error first; skip those that share no call."""
+    """Align systems in sequence, smallest error first; skip those that share no call."""
     waiting = list(others)
     while waiting:
         found = [

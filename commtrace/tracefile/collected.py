@@ -1,10 +1,10 @@
-"""Collecting of a run's parts, wherever they are, into one trace.
+"""Collection of a run's parts, wherever they are, into one trace.
 
     read_parts([Path("node0/RUN.comm"), Path("node1/run.json"), Path("rank-00007.spool")])
 
 A part is a spool, a run file, or a folder that contains such files, in any order. A rank that is in
-several of them counts once, if they hold the same recording. Of several runs the latest is read:
-`run["left_out_spools"]` lists the files of earlier ones, such as attempts before a restart.
+several of them counts once, if they hold the same recording. Only the latest of several runs is
+read: `run["left_out_spools"]` lists the files of earlier ones, such as attempts before a restart.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from commtrace.tracefile.trace import Trace
 def merge_spools(source: Path | str, out_path: Path | str) -> Path:
     """Merge the parts at `source` into the run file `out_path` and return that path.
 
-    A rank that was killed before it had written anything is one of the missing ranks.
+    A rank that was killed before it had written anything counts as missing.
 
     Args:
-        source: a folder of spools or run files, such as RUN.comm, or one such file.
+        source: a folder of spools or run files, such as RUN.comm, or a single such file.
         out_path: the run file to write.
 
     Raises:
@@ -159,7 +159,7 @@ def _begun(paths: Sequence[Path]) -> list[Spool]:
 
 
 def recordings_in(path: Path, columns: ColumnNames | None = None) -> list[Spool]:
-    """Return the recordings in a part: one in a spool, and in a run file one for each rank.
+    """Return the recordings in a part: one in a spool, one per rank in a run file.
 
     Args:
         path: the part.

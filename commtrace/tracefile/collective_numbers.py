@@ -1,7 +1,7 @@
 """Numbers of collectives in their groups.
 
 The members of a group issue the same collectives in the same order, so calls with equal group and
-number form one collective. `seq` counts point-to-point calls too, although only two ranks make
+number form a collective. `seq` counts point-to-point calls too, although only two ranks make
 them; a collective's number does not count the transfers before it. The alignment of clocks and the
 analyses match calls by these numbers.
 """
@@ -24,7 +24,7 @@ def collective_numbers(
         member: Number of the rank and group of each call: equal for equal rank and group.
         seq: Number of each call among its member's calls; -1 if unknown.
         is_transfer: Marks point-to-point calls.
-        is_shared: Marks calls on groups of which any rank makes transfers.
+        is_shared: Marks calls on groups in which any rank makes transfers.
     """
     found = np.full(len(seq), UNKNOWN, dtype=np.int64)
     order = np.lexsort((seq, member))

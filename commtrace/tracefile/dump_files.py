@@ -44,7 +44,7 @@ StackFrame = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
-    """Stack of one thread, the innermost call last."""
+    """Stack of a thread, the innermost call last."""
 
     name: str
     native_id: int
@@ -99,7 +99,7 @@ def request_dumps(folder: Path, ranks: Collection[int] | None, name: str = REQUE
     Args:
         folder: the folder of the run.
         ranks: the ranks.
-        name: of the request, by which the sort of the answer is chosen.
+        name: name of the request, which determines the sort of the answer.
 
     Raises:
         OutputError: the request cannot be written.

@@ -8,7 +8,7 @@ recorded program; decoding uses numpy. The description of n integers is one of
     {"width": 2}                               n little-endian signed integers of 2 bytes
     {"width": 1, "delta": true, "first": 900}  n differences to the value before, beginning at 900
     {"planes": [-1, -1, 0, 0, 0, 0, 0, 0]}     n integers of 8 bytes: the lowest byte of each, then
-                                               the next one, ...; one that is always 7 is 7 here
+                                               the next, ...; a byte that is always 7 is 7 here
 
 with width 1, 2, 4 or 8. The description of n floats is {"width": "float"}: 8 bytes each, IEEE 754.
 Strings are encoded as indices into a list that the file holds once, where index 0 is the empty
@@ -228,10 +228,10 @@ def _unpack(values: np.ndarray, description: Description, data: Data) -> None:
 
 
 def _add_up(values: np.ndarray, differences: np.ndarray, first: int) -> None:
-    """Fill `values` with the sums of the differences after the first one, which begin at `first`.
+    """Fill `values` with the sums of the differences after the first, beginning at `first`.
 
     Raises:
-        OverflowError: one of them does not fit into 64 bits.
+        OverflowError: a sum does not fit into 64 bits.
     """
     if differences.itemsize == 8:  # written by no encoder; the sums may overflow
         values[:] = list(accumulate(differences[1:].tolist(), initial=first))

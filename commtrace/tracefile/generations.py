@@ -1,13 +1,13 @@
 """Generations of process groups that were destroyed and recreated under the same name.
 
 Once a process has destroyed its groups, it numbers new ones from 0 again. A rank then has several
-groups `0`, the second of which its own spool calls `0#2`. A rank's own count does not identify the
+groups `0`; its own spool calls the second `0#2`. A rank's own count does not identify the
 generation, since the rank may have called on some of them only:
 
     rank 0    0 ████      0#2 ███          all of them by the same names:
     rank 2                0   ███    ->    0#2 on rank 2, too
 
-Members leave a group before they create the next one together, so calls on one precede those on the
+Members leave a group before they create the next together, so calls on a group precede those on the
 next. Calls are therefore clustered by proximity in time, as long as no rank is in a cluster twice.
 """
 
@@ -25,7 +25,7 @@ _AGAIN = re.compile(r"(.*)#\d{1,9}", re.ASCII | re.DOTALL)
 
 @dataclass(slots=True)
 class _GroupUse:
-    """Period of a rank's calls on one group of a name; `place` is that of the rank."""
+    """Period of a rank's calls on one of the groups of a name; `place` is the rank's."""
 
     place: int
     name: str

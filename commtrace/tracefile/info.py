@@ -37,7 +37,7 @@ class RunInfo:
     Attributes:
         torn_ranks: ranks that did not close their recording.
         steps_from: source of the steps (see `steps`).
-        every: 1 if all steps were recorded, 2 if every other one was, and so on.
+        every: 1 if all steps were recorded, 2 if every other step was, and so on.
         num_known: number of calls with a known value, by column of `KNOWN`.
         others: recorded facts that have no field here.
     """

@@ -1,4 +1,4 @@
-"""Decisions that join the recordings of all ranks: everything that one rank cannot know by itself.
+"""Decisions that join the recordings of all ranks: everything that a rank cannot know by itself.
 
     plan = plan_of(recordings, with_steps)  of all ranks: clocks, names of groups, source of steps
     tables = converted(spool, plan.ranks[3], strings)        of one rank at a time (see `merge`)
@@ -10,7 +10,7 @@ denote several groups are disambiguated: groups of different ranks, or recreated
 `generations`). `run["steps_from"]` is the source of the steps (see `steps`).
 
 The plan needs the facts of each rank and its small tables. Its calls are read only if groups were
-created again under one name, or if ranks ran on several systems.
+created again under the same name, or if ranks ran on several systems.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CALL_COLUMNS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
-    """Conversion of one rank's recording into its part of the run.
+    """Conversion of a rank's recording into its part of the run.
 
     Attributes:
         steps_from: source of the steps.
@@ -68,7 +68,7 @@ class JoinPlan:
     """Conversion of all recordings, in the order in which they were given.
 
     Attributes:
-        ranks: that of each recording.
+        ranks: the conversion of each recording.
         groups: rows of table `groups`.
         sources: rows of table `sources`.
         run: facts of the run.
@@ -81,12 +81,12 @@ class JoinPlan:
 
 
 def plan_of(recordings: Sequence[SpoolOrOutline], with_steps: WithSteps) -> JoinPlan:
-    """Return the plan that joins recordings, one of each rank in ascending order.
+    """Return the plan that joins recordings, one per rank in ascending order.
 
     Args:
         recordings: the spools, or their outlines.
-        with_steps: returns a recording by its place, with the steps of a source; of its columns,
-            only the `CALL_COLUMNS` are used.
+        with_steps: returns a recording by its place, with the steps of a source; only its columns
+            `CALL_COLUMNS` are used.
 
     Raises:
         TraceError: two recordings are of the same rank.
@@ -138,7 +138,7 @@ def _join_groups(
 ) -> tuple[list[Any], list[dict[str, str]]]:
     """Return the rows of table `groups`, and for each recording the names that replace its own.
 
-    Of groups created one after the other under one name, the second is `0#2`. If groups of
+    The second of the groups created in succession under a name is `0#2`. If groups of
     different ranks still share a name, the ranks are appended: `1 [0,1]`.
     """
     rows_of = [

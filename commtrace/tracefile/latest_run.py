@@ -1,7 +1,7 @@
 """Choice of the recordings of the latest run among those that a folder holds.
 
-A recording that is there several times counts once. What is left of earlier runs, such as attempts
-before a restart, is named so that it can be reported.
+A recording that is there several times counts once. Recordings of earlier runs, such as attempts
+before a restart, are named so that they can be reported.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _distinct(spools: Sequence[R]) -> list[R]:
 
 
 def _are_copies(one: SpoolOrOutline, other: SpoolOrOutline) -> bool:
-    """Return whether two recordings of a process are the same one."""
+    """Return whether two recordings of a process are the same."""
     first, second = sorted((one, other), key=start_ns)
     begun_ns = start_ns(second)
     return begun_ns - start_ns(first) <= _SAME_START_NS and begun_ns <= end_ns(first)
@@ -56,9 +56,9 @@ def _of_latest_run(spools: Sequence[R]) -> tuple[list[R], list[R]]:
 
 
 def _of_one_size(spools: list[R], left_out: list[R]) -> tuple[list[R], list[R]]:
-    """Split off what had ended before the latest spool began, and was of another number of ranks.
+    """Split off spools that ended before the latest began and are of another number of ranks.
 
-    No rank needs to be repeated for that. Ranks of one run form a group together, at one time.
+    No rank needs to be repeated for that. Ranks of a run form a group together, at one time.
     """
     if not spools:
         return spools, left_out

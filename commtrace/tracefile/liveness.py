@@ -2,7 +2,7 @@
 
 A recording whose facts have `beat_s` sets the time of its spool's last change to now every so many
 seconds, whatever the program does, so that readers can distinguish a rank that waits from one that
-is gone. This takes one system call, and the file stays as it is.
+is gone. This takes a single system call, and the file stays as it is.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def beat(stream: BinaryIO) -> None:
 
 
 def has_process(pid: int) -> bool:
-    """Return whether there is a process of that id; false for an unknown one, -1."""
+    """Return whether there is a process of that id; false if the id is unknown, -1."""
     if pid <= 0:
         return False
     try:

@@ -1,7 +1,7 @@
 """Merging of the spools of all ranks into one trace.
 
-The plan (see `join_plan`) decides what needs all ranks. By it, the recording of each rank is then
-converted on its own: to times on the common clock, and names of groups that are those of the run.
+The plan (see `join_plan`) decides what needs all ranks. The recording of each rank is then
+converted on its own, by the plan: to times on the common clock and the run's names of groups.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ OUTLINE_COLUMNS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """Recording of one rank without its events.
+    """Recording of a rank without its events.
 
     Attributes:
         facts: as in the spool.
@@ -44,7 +44,7 @@ class Outline:
         is_truncated: the last batch was cut off.
         path: the file, None in memory.
         parts: the files of its segments, if it has several.
-        place: place of the recording among those of the file.
+        place: place of the recording in the file.
         num_calls: number of rows of table `comm`.
         last_ns: time of the last event, if the facts do not state the end.
     """
@@ -60,7 +60,7 @@ class Outline:
 
 
 SpoolOrOutline = Spool | Outline
-"""A recording of one rank, with its events or without."""
+"""A recording of a rank, with its events or without."""
 
 
 def outline_of(spool: Spool, place: int = 0) -> Outline:

@@ -1,4 +1,4 @@
-"""Reading of untrusted files: bounds on memory, and one boundary that converts all errors.
+"""Reading of untrusted files: bounds on memory, and a single boundary that converts all errors.
 
 A file's claims about its size are not trusted. A path is opened only if it is a regular file.
 Decompressed data and decoded rows are charged to an `Allowance` before memory is allocated:
@@ -121,7 +121,7 @@ def _place_of(error: BaseException) -> str:
 
 
 class Allowance:
-    """Memory budget for the contents of one file."""
+    """Memory budget for the contents of a file."""
 
     __slots__ = ("left", "num_bytes", "summary", "total")
 
@@ -184,7 +184,7 @@ def read_file(path: Path, summary: str) -> bytes:
 def read_head(path: Path, num_bytes: int, summary: str) -> bytes:
     """Read the first bytes of a regular file, decompressed; no more than `num_bytes` of either.
 
-    Of damaged compressed data, return the bytes before the damage.
+    If compressed data is damaged, return the bytes before the damage.
     """
     with _opened(path, summary) as stream:
         data = stream.read(num_bytes)

@@ -2,12 +2,12 @@
 
     RUN.comm/manifest.json        {"format": "commtrace-run", "version": 1, ...}
     RUN.comm/rank-00003.spool     the first recording of rank 3 in this folder
-    RUN.comm/rank-00003.1.spool   the next one: the rank was restarted, or another run began
+    RUN.comm/rank-00003.1.spool   the next recording: the rank was restarted, or another run began
     RUN.comm/rank-00003.s1.spool  segment 1 of the first recording, if its size is bounded
     RUN.comm/rank-00003.dump      stacks of the rank, if they were asked for (see `dump_files`)
     RUN.comm/rank-00003.exit      how its process ended (see `beside_spool`)
 
-Recording only adds files, so nodes may share the folder or each have one of its own; `read_parts`
+Recording only adds files, so nodes may share the folder or each have its own; `read_parts`
 reads the parts of a run wherever they are.
 """
 
@@ -33,7 +33,7 @@ MANIFEST = "manifest.json"
 DATASET = "dataset"
 """Name of the folder of the dataset (see `dataset`) in the folder of a run."""
 PREPARED = "prepared"
-"""Name of the folder, in that of the dataset, with what analyses have prepared of it."""
+"""Name of the folder, inside the dataset's, with data that analyses have prepared from it."""
 SPOOLS_SUFFIX = ".spools"
 _BESIDE = (DONE_SUFFIX, DUMP_SUFFIX, STACKS_SUFFIX, EXIT_SUFFIX)
 _REQUESTS = (REQUEST, STACKS_REQUEST)
@@ -77,7 +77,7 @@ def is_part(path: Path) -> bool:
 
 
 def remove_run_folder(folder: Path) -> None:
-    """Remove a folder of parts, and its dataset; what is not of commtrace stays."""
+    """Remove a folder of parts, and its dataset; foreign files stay."""
     _remove_dataset(folder / DATASET)
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name in (MANIFEST, *_REQUESTS) or path.suffix in _BESIDE or is_part(path):
@@ -87,7 +87,7 @@ def remove_run_folder(folder: Path) -> None:
 
 
 def replace_run_folder(folder: Path, new: Path) -> None:
-    """Put the new folder of a run in the place of another one; what is not of commtrace stays.
+    """Put the new folder of a run in the place of another; foreign files stay.
 
     Raises:
         OutputError: the system refused an operation.
@@ -116,7 +116,7 @@ def _remove_dataset(folder: Path) -> None:
 
 
 def require_run_folder(folder: Path, summary: str) -> None:
-    """Check the manifest of a folder; a folder without one, or with a foreign one, is accepted.
+    """Check the manifest of a folder; a missing or foreign manifest is accepted.
 
     Raises:
         NotATraceError: the manifest is damaged.

@@ -1,4 +1,4 @@
-"""Ranks that still run while their spools are read, of which a trace has only a part.
+"""Ranks that still run while their spools are read, so that a trace has only a part of them.
 
 `read_trace` states them, and when it read them, as the facts `running_ranks` and `read_ns` of a
 trace that it reads from a folder.

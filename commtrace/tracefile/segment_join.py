@@ -29,11 +29,11 @@ R = TypeVar("R", bound=SpoolOrOutline)
 def joined_segments(
     recordings: Iterable[R], join: Callable[[Sequence[R]], R] | None = None
 ) -> list[R]:
-    """Return the recordings, with the segments of each of them joined into one.
+    """Return the recordings, with the segments of each joined into one.
 
     Args:
         recordings: the spools, or their outlines.
-        join: joins the segments of one recording, in order; by default as spools.
+        join: joins the segments of a recording, in order; by default as spools.
     """
     others: list[R] = []
     segments_of: dict[tuple[Any, ...], dict[int, R]] = {}
@@ -52,7 +52,7 @@ def joined_segments(
 
 
 def join_segments(segments: Sequence[Spool]) -> Spool:
-    """Join the segments of one recording, in order."""
+    """Join the segments of a recording, in order."""
     import numpy as np
 
     from commtrace.tracefile.arrays import view_of

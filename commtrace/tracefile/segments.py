@@ -6,9 +6,9 @@
 
 A segment begins anew with facts, strings, groups and call sites. Its facts state its number, its
 beginning, and how many calls and operators the segments before it have; table `removed_calls` has
-hashes of these calls, by which ranks can still be compared. Readers join the segments that are
-there into one recording. A call that was in progress at the end of a segment is in the
-next one too, and counts there.
+hashes of these calls, so that ranks can still be compared. Readers join the segments that are
+there into a single recording. A call that was in progress at the end of a segment is in the next
+too, and counts there.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from commtrace.tracefile.spool import (
 SEGMENT = "segment"
 """Name of the fact of a spool that states the number of the segment."""
 BEGIN = "segment_ns"
-"""Name of the fact of a spool with the time from which on all events are in it or later ones."""
+"""Name of the fact of a spool with the time from which all events are in it or later segments."""
 BEFORE = "num_before"
 """Name of the fact of a spool with the numbers of calls and operators of earlier segments."""
 _MAX_SITES = 1 << 18
-"""Number of call sites that are remembered; the recorder refers to the latest ones only."""
+"""Number of call sites that are remembered; the recorder refers only to the latest."""
 
 _SEQ = [column.name for column in NUMBERS["comm"]].index("seq")
 _SITE_NAMES = [column.name for column in SITES["comm"]]
@@ -45,7 +45,7 @@ OpenSegment = Callable[[int], BinaryIO]
 
 
 class _Sites:
-    """Call sites of one table, of which a segment has those that its events refer to."""
+    """Call sites of a table; a segment has only those that its events refer to."""
 
     def __init__(self, table: str) -> None:
         self._width = len(NUMBERS[table])
@@ -94,7 +94,7 @@ class _Written:
         self._places: dict[int, tuple[tuple[int, str], int] | None] = {}
 
     def add(self, numbers: Sequence[int], sites: _Sites) -> None:
-        """Add the calls of a batch, whose numbers end with those of their call sites."""
+        """Add the calls of a batch; the last number of each is its call site's."""
         places = self._places
         width = len(NUMBERS["comm"])
         for seq, site in zip(numbers[_SEQ::width], numbers[width - 1 :: width], strict=True):
@@ -131,7 +131,7 @@ class SegmentedWriter:
         stream: the first segment.
         facts: first facts.
         segment_bytes: size from which on the next batch begins a segment.
-        open_segment: opens the stream of a segment by number, and drops the one before the last.
+        open_segment: opens the stream of a segment by number, and drops all but the last two.
         clock: returns the time of the recording in Unix ns.
     """
 
@@ -167,7 +167,7 @@ class SegmentedWriter:
         facts: Mapping[str, Any] | None = None,
         numbers: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        """Append rows of any tables, facts, and the numbers of events, as one batch.
+        """Append rows of any tables, facts, and the numbers of events, as a batch.
 
         Raises:
             OSError: writing failed; the file is unchanged, and another batch may be tried.

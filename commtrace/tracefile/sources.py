@@ -1,7 +1,7 @@
 r"""Source of the functions that communicate, as it was when the program ran.
 
 A rank collects `Snippets`, a fact of its spool. Merging turns them into table `sources`, in which a
-row is a run of consecutive lines of one file:
+row is a run of consecutive lines of a file:
 
     file      line  text
     train.py    84  "for batch in batches:\\n    loss = model(batch)\\n    loss.backward()"
@@ -25,7 +25,7 @@ FACT = "sources"
 """Name of a spool's fact that holds the rows of its snippets."""
 
 MARGIN = 3
-"""Lines kept before and after one that communicates, and after a function."""
+"""Lines kept before and after a line that communicates, and after a function."""
 
 MAX_FILE_BYTES = 2_000_000
 MAX_CHARACTERS_OF_A_LINE = 1_000
@@ -33,7 +33,7 @@ MAX_CHARACTERS_SHOWN = 200
 """Maximum characters of a line in an excerpt."""
 
 MAX_CHARACTERS = 256_000
-"""Maximum characters of one rank's snippets."""
+"""Maximum characters of a rank's snippets."""
 
 MAX_CHARACTERS_OF_FUNCTIONS = 192_000
 """Maximum characters of snippets up to which whole functions are added."""
@@ -111,7 +111,7 @@ class Snippets:
 
 
 def joined(facts: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """Join the facts of many spools into rows of table `sources`, bounded like those of one rank.
+    """Join the facts of many spools into rows of table `sources`, bounded like a single rank's.
 
     If ranks disagree on a line, the first rank's text is kept.
 

@@ -1,10 +1,10 @@
-"""Splitting of a trace back into the recordings of its ranks, to join them with those of others.
+"""Splitting of a trace back into the recordings of its ranks, to join them with other recordings.
 
     join([*spools_of(read_trace("node0.json")), read_spool("rank-00002.spool")])
 
 It undoes what joining did: times are on the rank's own clock again, groups have the names of the
-rank, and steps that were found are separate from marked ones. A run file before format version 5
-does not state the clocks of its ranks. They then count as one system, aligned as in the file.
+rank, and steps that were found are separate from marked steps. A run file before format version 5
+does not state the clocks of its ranks. They then count as a single system, aligned as in the file.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 LEFT_OUT = "left_out_spools"
 """Name of the fact of a run that lists the files of earlier runs beside it."""
 ONE_CLOCK = "one clock"
-"""Fact `clock` of a run whose ranks share one."""
+"""Fact `clock` of a run whose ranks share a clock."""
 CLOCK_ERROR = "clock_error_ns"
-"""Name of the fact of a spool that bounds the error of its times to those of the same clock."""
+"""Name of the fact of a spool that bounds the error of its times within the same clock."""
 _OF_JOINING = (
     "missing_ranks",
     "torn_ranks",
@@ -78,7 +78,7 @@ def _states_clock(row: Any) -> bool:
 
 
 def _clock_of(trace: Trace, rows: Sequence[Any]) -> str:
-    """Return an identity of the common clock of a trace that does not state those of its ranks."""
+    """Return an identity of the common clock of a trace that does not state its ranks' clocks."""
     first = (rows[0].host, rows[0].pid, rows[0].start_ns) if rows else ()
     return " ".join(map(str, (trace.run.get("created", ""), *first)))
 
@@ -113,7 +113,7 @@ def _facts(row: Any, run: Mapping[str, Any], clock: str, run_clock: str) -> dict
 def _part(
     columns: tuple[Column, ...], table: Columns, places: Sequence[int] | np.ndarray, row: Any
 ) -> dict[str, ColumnValues]:
-    """Return the rows of one rank, on its own clock."""
+    """Return the rows of a rank, on its own clock."""
     offset = row.clock_offset_ns if _states_clock(row) else 0
     return {column.name: _values(column, table[column.name], places, offset) for column in columns}
 
@@ -130,7 +130,7 @@ def _values(
 def _groups(
     groups: Sequence[Any], rank: int, tables: dict[str, dict[str, ColumnValues]]
 ) -> dict[str, ColumnValues]:
-    """Return the groups of a rank under its own names, and rename those of its calls."""
+    """Return the groups of a rank under its own names, and rename the groups of its calls."""
     from commtrace.tracefile.arrays import recoded
 
     comm = tables["comm"]

@@ -1,7 +1,7 @@
 """Writer and reader of the spool, the file that a rank writes while it records.
 
 A spool begins with the line `commtrace-spool 4`, where 4 is the format version. Batches follow,
-each appended in one write:
+each appended in a single write:
 
     length   4 bytes, little-endian    of the payload
     crc32    4 bytes                   of the payload
@@ -10,13 +10,13 @@ each appended in one write:
 The head is JSON: `facts` to add to those known so far, new `strings`, and for each table its number
 of rows and the description of each column (see `encoding`) with the length of its data.
 
-Calls and operators are many but few differ. Each is written as numbers only, one of which
-identifies its call site (`site`), a row of a pseudo-table with all other columns. Call sites are
+Calls and operators are many but few differ. Each is written as numbers only; the number
+`site` identifies its call site, a row of a pseudo-table with all other columns. Call sites are
 numbered through the file, like strings.
 
 A batch with a wrong length or checksum is the truncated tail left by a killed process: it is
 dropped, and everything before it counts. Each batch lists all calls in progress as `outstanding`;
-those of the last batch count, as calls without a known end. Steps that were found rather than
+the last batch's count, as calls without a known end. Steps that were found rather than
 marked are rows of `found_steps`, with their source. The reader is in `spool_reading`.
 """
 
@@ -67,7 +67,7 @@ SMALL_RANK_TABLES = ("steps", "host_events", "pipeline_actions", "communicators"
 """Tables with few rows of each rank, which are read as a whole."""
 
 RANK_TABLES = (*EVENT_TABLES, *SMALL_RANK_TABLES)
-"""Tables whose rows belong to one rank each."""
+"""Tables whose rows belong to a single rank each."""
 
 SITE = Column("site", int, "", "number of the call site in this file, from 0")
 OF_EACH: dict[str, tuple[str, ...]] = {
@@ -157,7 +157,7 @@ class SpoolWriter:
         facts: Mapping[str, Any] | None = None,
         numbers: Mapping[str, Numbers] | None = None,
     ) -> None:
-        """Append rows of any tables, facts, and the numbers of events, as one batch.
+        """Append rows of any tables, facts, and the numbers of events, as a batch.
 
         The batch is in the file on return.
 
@@ -252,7 +252,7 @@ class SpoolWriter:
 
 
 def contents_of(stream: BinaryIO) -> bytes:
-    """Return what was written to a stream, and continue at its end."""
+    """Return the contents of a stream, and continue at its end."""
     stream.seek(0)
     try:
         return stream.read()
@@ -275,7 +275,7 @@ def _encode_numbers(
 
 @dataclass(frozen=True, slots=True)
 class Spool:
-    """Recording of one rank.
+    """Recording of a rank.
 
     Attributes:
         facts: facts of all batches merged.
@@ -298,7 +298,7 @@ class Spool:
 
     @property
     def last_ns(self) -> int:
-        """Time of the last event, or that of the beginning."""
+        """Time of the last event, or of the beginning."""
         import numpy as np  # imported late, since only readers ask
 
         instants = [

@@ -49,7 +49,7 @@ _RANKED = ("ops", "fingerprints", *SMALL_RANK_TABLES)
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Rows of one batch."""
+    """Rows of a batch."""
 
     rows: int
     columns: Encoded

@@ -1,7 +1,7 @@
 """File of a spool, which stays the same file whatever the program does with its descriptors.
 
 A daemon closes all descriptors of its process, and opens files of its own under the same numbers.
-The file is identified before each use, and opened again if its descriptor is another one's.
+The file is identified before each use, and opened again if its descriptor is another file's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SpoolFile(io.RawIOBase):
 
     Args:
         path: the file.
-        flags: those of `os.open`, beside `O_RDWR | O_CREAT`.
+        flags: flags of `os.open`, beside `O_RDWR | O_CREAT`.
 
     Raises:
         OSError: it cannot be opened, or, later on, was removed and its descriptor closed.
@@ -94,7 +94,7 @@ class SpoolFile(io.RawIOBase):
         return True
 
     def close(self) -> None:
-        """Close the file, but no other one that has its descriptor by now."""
+        """Close the file, but no other file that has its descriptor by now."""
         if not self.closed and identity(self._descriptor) == self._identity:
             os.close(self._descriptor)
         super().close()

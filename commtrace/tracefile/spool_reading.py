@@ -1,4 +1,4 @@
-"""Reader of the spool of one rank (see `spool`), up to its last complete batch.
+"""Reader of the spool of a rank (see `spool`), up to its last complete batch.
 
     spool = read_spool(Path("RUN.comm/rank-00003.spool"))
     list(spool.tables["comm"]["issue_ns"])
@@ -56,7 +56,7 @@ ColumnNames = Mapping[str, Collection[str] | None]
 
 
 def read_spool(path: Path, columns: ColumnNames | None = None) -> Spool:
-    """Read the spool of one rank, without its truncated tail.
+    """Read the spool of a rank, without its truncated tail.
 
     Args:
         path: the file.
@@ -100,7 +100,7 @@ def parse_spool(data: bytes, path: Path | None = None, columns: ColumnNames | No
 
 
 def read_outline(path: Path) -> Outline:
-    """Read the outline of the spool of one rank.
+    """Read the outline of the spool of a rank.
 
     Raises:
         TraceError: as `read_spool` does.
@@ -198,7 +198,7 @@ def _continues_behind_batch(data: bytes, position: int) -> bool:
 class _Parser:
     """Collects the facts of successive batches, and hands the data of their tables on.
 
-    Of tables that are not among `only`, the number of rows is known, but no value.
+    For tables that are not among `only`, just the number of rows is known.
     """
 
     def __init__(

@@ -10,11 +10,11 @@ use the same source, the first of these that any of them has:
     recording   none of these: a recording that the program made itself counts as one step
     none
 
-A step is found when the next one begins, by which time its calls have been written. Their step is
+A step is found when the next begins, by which time its calls have been written. Their step is
 therefore derived from their issue times.
 
-Between the steps of a run that recorded every Nth one (`every`) nothing was kept on purpose. What
-is there nevertheless, because a step was not kept as a whole, is dropped.
+Between the steps of a run that recorded every Nth step (`every`) nothing was kept on purpose. Any
+event left there, because a step was not kept as a whole, is dropped.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ MARKED, RECORDING, NONE = "marked", "recording", "none"
 STEPS_FROM = "steps_from"
 """Name of the fact of a run that states the source."""
 EVERY = "every"
-"""Name of the fact of a run of which only every Nth step was recorded."""
+"""Name of the fact of a run that recorded only every Nth step."""
 PARTIAL_STEPS = "partial_steps"
-"""Name of the fact of a spool that lists marked steps of which a part was not recorded."""
+"""Name of the fact of a spool that lists marked steps recorded only in part."""
 _NO_STEP = -1
 _INSTANTS = {
     "comm": "issue_ns",

@@ -58,7 +58,7 @@ class Store(Protocol):
         ...
 
     def open_segment(self, number: int) -> BinaryIO:
-        """Open the stream of a segment (see `segments`), and drop all but the one before it."""
+        """Open the stream of a segment (see `segments`), and drop all but the previous."""
         ...
 
     def beat(self) -> None:
@@ -66,7 +66,7 @@ class Store(Protocol):
         ...
 
     def close(self, rank: int, num_ranks: int) -> None:
-        """Finish the recording of `rank`, one of `num_ranks`, whose stream is complete."""
+        """Finish the recording of `rank` of `num_ranks`, whose stream is complete."""
         ...
 
 
@@ -128,7 +128,7 @@ class SpoolFolder:
         return self._stream
 
     def open_segment(self, number: int) -> BinaryIO:
-        """Create the file of a segment; remove all but the one before it, which is done."""
+        """Create the file of a segment; remove all but the previous, which is done."""
         assert self._opened is not None
         new, last = (_segment_path(self._opened, each) for each in (number, number - 1))
         stream = SpoolFile(new, os.O_TRUNC)
@@ -211,7 +211,7 @@ def _segment_path(first: Path, number: int) -> Path:
 
 
 def _files_of(first: Path) -> list[Path]:
-    """Return the files of a recording: its first one, if it is still there, and later segments."""
+    """Return the files of a recording: its first, if it is still there, and later segments."""
     later = first.parent.glob(f"{first.stem}.s[0-9]*{SPOOL_SUFFIX}")
     return [*([first] if first.exists() else []), *later]
 
@@ -235,7 +235,7 @@ class RunFile:
         self._folder: SpoolFolder
 
     def open(self, rank: int) -> BinaryIO:
-        """Create the rank's file in the folder of spools; remove those of an earlier program."""
+        """Create the rank's file in the folder of spools; remove spools of an earlier program."""
         if self.path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "an existing folder", str(self.path))
         key = self.path.absolute(), rank

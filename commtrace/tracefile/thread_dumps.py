@@ -4,7 +4,7 @@
       File "train.py", line 8 in inner
       File "train.py", line 10 in outer
 
-A dump has each thread once. The thread that received the signal is called the current one.
+A dump has each thread once. The thread that received the signal is called the current thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LIBRARIES = (
 
 @dataclass(frozen=True, slots=True)
 class DumpedThread:
-    """Stack of one thread.
+    """Stack of a thread.
 
     Attributes:
         ident: its number in Python.
@@ -74,7 +74,7 @@ def text_of_first_dump(text: str) -> str:
 
 
 def users_frame(frames: Sequence[tuple[str, int, str]]) -> tuple[str, int, str] | None:
-    """Return the innermost frame whose file belongs to no library; None without one."""
+    """Return the innermost frame whose file belongs to no library; None if there is none."""
     return next((each for each in reversed(frames) if not _is_of_library(each[0])), None)
 
 

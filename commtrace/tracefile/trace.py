@@ -107,7 +107,7 @@ class StringTable:
 
 
 def column_of(column: Column, values: Sequence[Any], strings: StringTable) -> ColumnValues:
-    """Convert the values of one column to the form that a `Trace` holds."""
+    """Convert the values of a column to the form that a `Trace` holds."""
     if column.type is str:
         return StringColumn(strings.codes(values), strings.strings)
     return array("d" if column.type is float else "q", values)

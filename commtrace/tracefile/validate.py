@@ -2,8 +2,8 @@
 
 Columns have the length of their table, integers are within the bounds of their column, and strings
 match its form. Ids are unique, no end precedes its beginning, and every call's group exists. All
-violations are reported in one InvalidTraceError. The constraints are those of `commtrace.schema`;
-each is one numpy pass over a column.
+violations are reported in a single InvalidTraceError. The constraints come from `commtrace.schema`;
+each is a numpy pass over a column.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def validated(trace: Trace, summary: str = "") -> Trace:
 
 
 def check_column(table: str, column: Column, values: ColumnValues, summary: str) -> None:
-    """Check one column of a table, whose other columns are not read.
+    """Check a column of a table, whose other columns are not read.
 
     Raises:
         InvalidTraceError: names the rows with impossible values.
@@ -189,7 +189,7 @@ def _doubles(name: str, table: Columns) -> Iterator[Violation]:
 
 
 def _is_increasing(keys: Sequence[np.ndarray]) -> bool:
-    """Return whether each row follows the previous one in lexicographic order of the keys."""
+    """Return whether each row follows the previous in lexicographic order of the keys."""
     after = np.zeros(len(keys[0]) - 1, dtype=bool)
     same = np.ones(len(keys[0]) - 1, dtype=bool)
     for key in keys:

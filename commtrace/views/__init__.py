@@ -3,6 +3,6 @@
     run = commtrace.load("run.json")
     run.table("by_module"), run.flame(), run.timeline(), run.findings()
 
-`commtrace.load` returns a `run.Run`. A recording has the same methods, those of `views.Views`,
-which import their dependencies when they are called.
+`commtrace.load` returns a `run.Run`. A recording has the same methods (`views.Views`), which
+import their dependencies when they are called.
 """

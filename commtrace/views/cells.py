@@ -59,7 +59,7 @@ def with_cells(trace: Trace) -> Trace:
 
 
 def _renamed(values: ColumnValues, names: dict[str, str]) -> ColumnValues:
-    """Replace names in a column; a cell that runs another one has two files of one name."""
+    """Replace names in a column; a cell that runs another has two files of the same name."""
     if not isinstance(values, StringColumn):
         return values
     strings = [with_names(text, names) for text in values.strings]

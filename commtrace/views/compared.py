@@ -122,11 +122,11 @@ Source = Path | str | Trace | Frames | Views
 
 
 def compare(left: Source, right: Source, reference: Source | None = None) -> Compared:
-    """Compare the values of two runs of one program, recorded with `values`.
+    """Compare the values of two runs of a program, recorded with `values`.
 
     Args:
-        left: The run that is taken for right, such as one on a single device: its path, or the
-            loaded run, or its recording.
+        left: The run that is taken for right, such as a run on a single device: its path,
+            the loaded run, or its recording.
         right: The other run, in any layout.
         reference: The left run in float64, which measures what rounding explains.
 

@@ -1,4 +1,4 @@
-"""Display of one call's story: its place, its reason, the candidates, and its payload."""
+"""Display of a call's story: its place, its reason, the candidates, and its payload."""
 
 from __future__ import annotations
 

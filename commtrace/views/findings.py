@@ -71,7 +71,7 @@ class Findings(Table):
         return [*([f"{note}:"] if note else []), *lines]
 
     def _rows(self) -> list[dict[Any, Any]]:
-        """Return the findings, similar ones combined."""
+        """Return the findings, with similar findings combined."""
         return grouped(pd.DataFrame(self)).to_dict("records")
 
     def _heading(self) -> str:

@@ -47,8 +47,8 @@ class StoredViews(Views, StoredRun):
 def load(source: Path | str | Trace | Frames, *, dask: Any = None) -> Run | StoredViews:
     """Load the run in a trace, given by its path or already read.
 
-    Of a run of millions of calls with a dataset, the calls are read when they are asked for. The
-    settings of the current folder determine its findings.
+    The calls of a run with millions of calls and a dataset are loaded lazily. The settings of the
+    current folder determine its findings.
 
     Args:
         source: The trace.

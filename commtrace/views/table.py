@@ -63,7 +63,7 @@ class Table(pd.DataFrame):
         return repr(self._few())
 
     def _few(self) -> pd.DataFrame:
-        """Return the rows as texts; of a long table, only those at both ends."""
+        """Return the rows as texts, but only both ends of a long table."""
         most = pd.get_option("display.max_rows") or len(self)
         if len(self) <= most:
             return Table.shown(self)

@@ -79,7 +79,7 @@ class Views(ABC):
         return Findings.of_run(CATALOG["findings"].function(frames), frames)
 
     def explain(self, call: str) -> Explained:
-        """Explain one call: `0:92` is call 92 of rank 0, `longest` the one that blocks longest.
+        """Explain a call: `0:92` is call 92 of rank 0, `longest` the call that blocks longest.
 
         Raises:
             UsageError: There is no such call.
@@ -111,7 +111,7 @@ class Views(ABC):
         Names are flame, timeline, steps, overlap_lost, gpu_time, waits, sizes, bandwidth, matrix,
         pipeline_schedule, splits and expert_load.
 
-        Options are those of its function in `commtrace.figures`. The dark theme is used if `theme`
+        For options, see its function in `commtrace.figures`. The dark theme is used if `theme`
         asks for it, or by default if plotly's default template is dark.
         """
         return _drawn(self.frames(), name, options)
@@ -129,11 +129,11 @@ class Views(ABC):
         return self.picture("timeline", **options)
 
     def matrix(self, **options: Any) -> go.Figure:
-        """Draw the bytes that each rank sends to each other one."""
+        """Draw the bytes that each rank sends to every other rank."""
         return self.picture("matrix", **options)
 
     def splits(self, **options: Any) -> go.Figure:
-        """Draw how much each rank sends to the experts of each other one, by layer."""
+        """Draw how much each rank sends to the experts of every other rank, by layer."""
         return self.picture("splits", **options)
 
     def expert_load(self, **options: Any) -> go.Figure:
@@ -141,7 +141,7 @@ class Views(ABC):
         return self.picture("expert_load", **options)
 
     def pipeline_schedule(self, **options: Any) -> go.Figure:
-        """Draw the schedule of a pipeline as it ran, above the ideal one."""
+        """Draw the schedule of a pipeline as it ran, above the ideal schedule."""
         return self.picture("pipeline_schedule", **options)
 
     def sizes(self, **options: Any) -> go.Figure:
@@ -155,7 +155,7 @@ class Views(ABC):
 
         Args:
             link: Speed of the link to compare with, such as `400 Gbit/s`, or speeds by mesh axis or
-                group; by default that of the settings, else the best busbw of the run.
+                group; by default the speed in the settings, else the best busbw of the run.
             options: As for `picture`.
 
         Raises:
@@ -190,9 +190,9 @@ class Views(ABC):
             path: File to write.
             window_ns: Restricts the page to a time window, in ns since the start of the run.
             steps: Restricts the page to steps, from the first to the last, both included.
-            ranks: The only ranks whose calls are shown one by one; by default all.
+            ranks: The only ranks whose calls are shown individually; by default all.
             link: Speed of links, such as `400 Gbit/s`, or speeds by mesh axis or group, instead of
-                those of the settings.
+                the speeds in the settings.
 
         Raises:
             UsageError: The run has no such part, or `link` is no speed.

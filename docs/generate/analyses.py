@@ -62,13 +62,13 @@ def about(analysis: Analysis) -> str:
     first paragraph, or else the docstring of its function.
     """
     if analysis in FLAT:
-        return "One row per value of these columns, the longest blocked time first."
+        return "A row per value of these columns, the longest blocked time first."
     docstring = (sys.modules[analysis.function.__module__].__doc__ or "").strip()
     return docstring.partition("\n\n")[2] or as_noun_phrase(inspect.getdoc(analysis.function) or "")
 
 
 def as_noun_phrase(docstring: str) -> str:
-    """Turn `Return one row per kind.` into `One row per kind.`, on one line."""
+    """Turn `Return a row per kind.` into `A row per kind.`, on one line."""
     text = " ".join(docstring.split()).removeprefix("Return ")
     return text[:1].upper() + text[1:]
 

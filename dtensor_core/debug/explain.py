@@ -1,7 +1,7 @@
 """`explain`: the communication of a function and its reasons, without running the function.
 
-The function runs on fake tensors. Shapes, dtypes and layouts are those of a real run, but nothing
-is computed or sent. Changes to gradients are undone; other state that the function stores (an
+The function runs on fake tensors. Shapes, dtypes and layouts are as in a real run, but nothing is
+computed or sent. Changes to gradients are undone; other state that the function stores (an
 optimizer's, for instance) would be fake.
 """
 
@@ -116,7 +116,7 @@ class Explanation:
 
     @property
     def total_seconds(self) -> float:
-        """The estimated time of all collectives, one after the other."""
+        """The estimated time of all collectives, run in sequence."""
         return sum(row.seconds for row in self.rows)
 
     def counts(self) -> Counter[str]:
@@ -172,7 +172,7 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
 class _Explaining(TorchDispatchMode):
     """Records operators on DTensors, and the reasons announced while each of them runs.
 
-    Local operators get fake tensors, so that none of them writes to a real one.
+    Local operators get fake tensors, so that none of them writes to a real tensor.
     """
 
     def __init__(self, as_fake: Callable[[torch.Tensor], torch.Tensor]) -> None:

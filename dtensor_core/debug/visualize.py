@@ -1,8 +1,8 @@
 """`visualize_sharding`: a table of the ranks that hold each part of a DTensor, in the terminal.
 
-A tensor of up to two dims is drawn in one table. For more dims, the last two sharded ones make the
-table, and each piece of the other dims has a separate table. Ranks in one cell hold the same part,
-or partial values of it if a placement is Partial.
+A tensor of up to two dims is drawn in a single table. For more dims, the last two sharded dims make
+the table, and each piece of the other dims has a separate table. Ranks in the same cell hold the
+same part, or partial values of it if a placement is Partial.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Cell = tuple[Extent, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Drawing:
-    """Tables of one DTensor: labels of rows and columns, and the ranks that hold each cell."""
+    """Tables of a DTensor: labels of rows and columns, and the ranks that hold each cell."""
 
     spec: Spec
     device: str
@@ -46,7 +46,7 @@ class _Drawing:
         return title
 
     def label(self, ranks: Sequence[int]) -> str:
-        """Format several ranks as one name: `cpu:0,1`."""
+        """Format several ranks as a single name: `cpu:0,1`."""
         return f"{self.device}:{','.join(map(str, ranks))}" if ranks else ""
 
     def range_text(self, dim: int, extent: Extent) -> str:

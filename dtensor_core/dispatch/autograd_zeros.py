@@ -1,9 +1,9 @@
 """Conversion of plain zero gradients, which autograd formulas make from sizes alone, to DTensors.
 
 The gradient of `le_`, of `copysign` by the sign, or of `repeat` with zero repetitions is such a
-tensor. It would become the `grad` of a DTensor, or meet one in the next formula. Affected operators
-get a kernel ahead of autograd's, which puts a hook on the node that autograd makes; the hook
-replaces plain gradients by replicated DTensors. Derivatives by `torch.func`, which no hook
+tensor. It would become the `grad` of a DTensor, or meet a DTensor in the next formula. Affected
+operators get a kernel ahead of autograd's, which puts a hook on the node that autograd makes; the
+hook replaces plain gradients by replicated DTensors. Derivatives by `torch.func`, which no hook
 sees, are replaced when torch returns them. Installed by `tensor`.
 """
 
@@ -59,7 +59,7 @@ def install(cls: type[torch.Tensor]) -> None:
 
 
 def _like(cls: type[Any], derivative: torch.Tensor, tensor: torch.Tensor) -> Any:
-    """Return the derivative as a DTensor if it is the derivative of one, or by one."""
+    """Return the derivative as a DTensor if it is of or by a DTensor."""
     of, made = innermost(tensor), innermost(derivative)
     if not isinstance(of, cls) or type(made) is not torch.Tensor or is_batched(made):
         return derivative

@@ -1,8 +1,8 @@
-"""Coalescing: small arguments of one operator with equal pending reductions share a collective.
+"""Coalescing: small arguments of an operator with equal pending reductions share a collective.
 
 For example, the norm of all gradients is the norm of a list of norms, which would otherwise be sent
-one number each. Coalescing depends on layouts and sizes only. Called by `dispatcher` before it
-moves the rest.
+one by one. Coalescing depends on layouts and sizes only. Called by `dispatcher` before it moves the
+rest.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
 - Composites with `out=` resize or rebind their arguments; here the result is computed first and
   then copied.
 - Operators that only read shapes must accept plain tensors as well.
-- Batch norms of one device's library map to those of all devices, as they write running moments
-  that their schemas do not declare.
+- Batch norms of cuDNN and MIOpen map to the device-independent operators, as they write running
+  moments that their schemas do not declare.
 
 Each kernel is registered at the key that tensor subclasses and modes have, before autograd's, in
 inference mode too. Plain tensors therefore never reach it, and other subclasses are passed on.
@@ -278,7 +278,7 @@ def _tensor_split(op: OpOverload, values: torch.Tensor, where: Any, dim: int = 0
 
 
 def _same_shape(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """True if two tensors, one of which may be plain, have the same global shape."""
+    """True if two tensors, one possibly plain, have the same global shape."""
     return tensor.shape == other.shape
 
 
@@ -322,7 +322,7 @@ def _batch_norm_backward(x: Any, grad: Any, *rest: Any) -> tuple[Any, ...]:
 
 
 def _by_numbers(packet: Any, *args: Any) -> Any:
-    """Run a list operator whose last argument is a tensor of one number per element."""
+    """Run a list operator whose last argument is a tensor with a number per element."""
     *lists, scalars = args
     return packet.ScalarList(*lists, scalars.tolist())
 

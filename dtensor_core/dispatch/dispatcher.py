@@ -73,7 +73,7 @@ def install(cls: type[torch.Tensor], stand_ins: Mapping[str, Callable[..., Any]]
 def dispatch(
     op: OpOverload, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
 ) -> Any:
-    """Run an operator of which at least one argument is a DTensor.
+    """Run an operator with at least one DTensor argument.
 
     Raises:
         MixedTensorError: A plain tensor of unknown layout meets a DTensor.
@@ -168,7 +168,7 @@ def _settled(args: Args, kwargs: Kwargs) -> tuple[Any, Mapping[str, Any]]:
 
 
 def _singular(number: Any) -> tuple[type, str]:
-    """Return the key of zero, an infinity or nan; by kind, since no nan equals another one."""
+    """Return the key of zero, an infinity or nan; by kind, since no nan equals another."""
     return type(number), "not finite" if number else "zero"
 
 
@@ -178,7 +178,7 @@ def counted_as(number: Any) -> Any:
 
 
 def _named(op: OpOverload, kwargs: Kwargs, key: list[Any]) -> dict[str, Any]:
-    """Return the local keyword arguments, adding each one to the key with its name."""
+    """Return the local keyword arguments, adding each to the key with its name."""
     local_kwargs: dict[str, Any] = {}
     for name, arg in kwargs.items():
         key.append(name)
@@ -219,7 +219,7 @@ def _list(
 
 
 def _other(op: OpOverload, place: int | str, arg: Any, key: list[Any], local: list[Any]) -> None:
-    """Add to key and local arguments one that is neither a DTensor nor a positional scalar."""
+    """Add a value that is neither a DTensor nor a positional scalar to key and local arguments."""
     if isinstance(arg, _class):
         # A positional argument gets here only if it is a copied view, since its subclass fails the
         # exact type tests of `dispatch`.
@@ -254,7 +254,7 @@ def _hashable(arg: Any) -> Any:
 class _Same:
     """Key of an object without a hash: equal for that object alone, which it keeps alive.
 
-    The id of an object that is gone may be that of another one.
+    The id of an object that is gone may be reused by another.
     """
 
     __slots__ = ("of",)
@@ -301,8 +301,8 @@ def _miss(op: OpOverload, args: Args, kwargs: Kwargs, key: tuple[Any, ...]) -> E
     """Decide a call not seen before, at these sizes or at others, and cache it.
 
     If the decision depends on a number, only the calls of this key are looked up by its value too.
-    A call that mixes DTensors with plain tensors is refused here. It never becomes an entry, and
-    one that `implicit_replication` allowed has a key of its own.
+    A call that mixes DTensors with plain tensors is refused here and never becomes an entry. A call
+    that `implicit_replication` allowed has a key of its own.
     """
     names = _decisive.get(key)
     if names is not None:
@@ -332,7 +332,7 @@ def _miss(op: OpOverload, args: Args, kwargs: Kwargs, key: tuple[Any, ...]) -> E
 
 
 def _kept(cache: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) -> Any:
-    """Add a value to a cache, which drops its oldest one if it is full."""
+    """Add a value to a cache, which drops its oldest entry if it is full."""
     if len(cache) >= _CACHE_LIMIT:
         del cache[next(iter(cache))]
     cache[key] = value

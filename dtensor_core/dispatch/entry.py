@@ -1,7 +1,7 @@
 """Entries: decided calls in the form that `dispatch` can run repeatedly, and the kinds of calls.
 
-`make_entry` makes one from the decision of a call not seen before. `dispatch` runs it, and
-`results` makes the call's results of the local ones.
+`make_entry` makes an entry from the decision of a call not seen before. `dispatch` runs it, and
+`results` turns the local results into the call's results.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PlainCall(CallKind):
     Attributes:
         outputs: The specs of the results to wrap. None: all are replicated; an element None: plain.
         is_sizeless: True if the entry only runs the operator and moves nothing, for all sizes of
-            one pattern (see `shape_generic_cache`).
+            a pattern (see `shape_generic_cache`).
     """
 
     outputs: Outputs
@@ -107,7 +107,7 @@ class InPlaceCall(CallKind):
 
 @dataclass(slots=True, eq=False)
 class ListCall(InPlaceCall):
-    """A call on lists of tensors, each element of which is decided by itself."""
+    """A call on lists of tensors, decided element by element."""
 
 
 @dataclass(slots=True, eq=False)
@@ -143,7 +143,7 @@ class DecomposedCall(CallKind):
 class Entry:
     """A cached decision, ready to run.
 
-    One class for every kind of call: attributes of objects that all have one type are read fastest.
+    One class for every kind of call: attributes are read fastest if all objects have the same type.
     Not frozen, although it is never modified: setting frozen fields takes a fifth of a first call.
 
     Attributes:

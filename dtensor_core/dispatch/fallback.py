@@ -36,7 +36,7 @@ class MissingRuleWarning(UserWarning):
 
 
 class _Chosen(threading.local):
-    """A thread's choice; threads without one use that of the main thread."""
+    """A thread's choice; threads without a choice use the main thread's."""
 
     choice: str | None = None
 
@@ -94,7 +94,7 @@ def _is_main() -> bool:
 
 
 def _choice() -> str:
-    """Return this thread's choice; on a thread of autograd's, the most recent one of any thread."""
+    """Return this thread's choice; on an autograd thread, the most recent choice of any thread."""
     if _here.choice is not None:
         return _here.choice
     # Python has a dummy for each thread that it did not start, as those of autograd's engine.

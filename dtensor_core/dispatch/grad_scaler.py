@@ -2,7 +2,7 @@
 
 `_amp_foreach_non_finite_check_and_unscale_` divides gradients by the loss scale and records, in a
 plain tensor, whether any is infinite or nan. Here that flag is reduced by maximum over the ranks
-that hold other shards, with one reduction of one number per mesh axis. Every rank then skips the
+that hold other shards, with a reduction of one number per mesh axis. Every rank then skips the
 same steps. Used by `make_entry`.
 """
 

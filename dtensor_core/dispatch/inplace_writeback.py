@@ -111,7 +111,7 @@ def _is_norm(spec: Spec) -> bool:
 def bring_back(backs: Sequence[Back], given: Any, local: Any) -> None:
     """Copy results written in another layout into the tensors that they belong to.
 
-    `given` and `local` are the arguments (positional, by name) of the call and of what was run.
+    `given` and `local` are the arguments (positional, by name) of the call and of the operator run.
     """
     leaves = zip(tree_leaves(given), tree_leaves(local), strict=True)
     numbered = [pair for pair in leaves if isinstance(pair[0], torch.Tensor)]
@@ -121,9 +121,9 @@ def bring_back(backs: Sequence[Back], given: Any, local: Any) -> None:
 
 
 def without_out(op: OpOverload, names: Collection[str]) -> OpOverload:
-    """Return the operator that returns what this one writes to the arguments of these names.
+    """Return the operator that returns the values that `op` writes to the arguments `names`.
 
-    It may have further options, such as a dtype, that this one takes from its destination.
+    It may have further options, such as a dtype, that `op` takes from its destination.
 
     Raises:
         RuleError: There is no such operator.
@@ -177,7 +177,7 @@ def outs_of(
     """Return the destinations of the results, in order.
 
     Raises:
-        RuleError: The shape of a result differs from that of its destination.
+        RuleError: A result differs in shape from its destination.
     """
     given = [argument.name for argument in op._schema.arguments if argument.name in names]
     places: list[tuple[str, int | None]] = []

@@ -1,8 +1,7 @@
 """Indexing of DTensors by lists and ranges, as in `x[[0, 2]]` and `x[0, [1, 2]] = y`.
 
-torch turns them into plain tensors, of which it is then unknown that they are equal on all ranks.
-Here they become replicated DTensors; other subscripts are passed on unchanged. Installed by
-`tensor`.
+torch turns them into plain tensors, which are not known to be equal on all ranks. Here they become
+replicated DTensors; other subscripts are passed on unchanged. Installed by `tensor`.
 """
 
 from __future__ import annotations

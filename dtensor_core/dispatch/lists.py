@@ -1,8 +1,8 @@
 """List operators (`_foreach_*`, `_fused_*`): one decision per element, one call for all.
 
 Each element is decided as a call of its own, of the plain operator that `_foreach_` stands for, or
-of the fused one. Elements may therefore differ in layout and mesh, and tensors written in place
-keep their layouts. The local lists then go through the list operator in one call. Used by
+of the fused operator. Elements may therefore differ in layout and mesh, and tensors written in
+place keep their layouts. The local lists then go through the list operator in one call. Used by
 `make_entry`.
 """
 
@@ -138,7 +138,7 @@ def _element(
 
 
 def _on_one_mesh(given: Any, numbers: Any, plain: Collection[int]) -> Any:
-    """Return one element's arguments, with plain tensors replicated on the mesh of the others."""
+    """Return an element's arguments, with plain tensors replicated on the mesh of the others."""
     leaves, structure = tree_flatten(given)
     counted = tree_flatten(numbers)[0]
     alone = [
@@ -170,7 +170,7 @@ def _stays(op: OpOverload, place: int, value: Any) -> bool:
 
 
 def _at(part: Any, index: int) -> Any:
-    """Return the arguments of one element: its item of every list, and all else unchanged."""
+    """Return the arguments of an element: its item of every list, and all else unchanged."""
     if isinstance(part, dict):
         return {name: _share(value, index) for name, value in part.items()}
     return [_share(value, index) for value in part]
@@ -186,7 +186,7 @@ def _share(value: Any, index: int) -> Any:
 def _plain_call(
     op: OpOverload, args: list[Any], kwargs: dict[str, Any], specs: tuple[Spec, ...]
 ) -> Call:
-    """Return the call of the plain operator that one element of a `_foreach_` call stands for."""
+    """Return the call of the plain operator that an element of a `_foreach_` call stands for."""
     name = op._schema.name.removeprefix(_FOREACH)
     name = _RENAMED.get(name, name)
     stem = name.removesuffix("_")

@@ -331,7 +331,7 @@ def _list_entry(
 
 
 def _out_entry(op: OpOverload, args: Args, kwargs: Kwargs, names: set[str]) -> Entry:
-    """Make the entry of a call with `out=`: that of the call without it, plus the destinations."""
+    """Make the entry of a call with `out=`: as for the call without it, plus the destinations."""
     rest = {name: arg for name, arg in kwargs.items() if name not in names}
     functional = without_out(op, names)
     if "dtype" in argument_names(functional) and "dtype" not in argument_names(op):

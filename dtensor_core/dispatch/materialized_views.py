@@ -164,7 +164,7 @@ def _stale(view: Any) -> StaleViewError:
 
 
 def _once(local: torch.Tensor) -> torch.Tensor:
-    """Narrow expanded dims (of stride 0) to one element, as they can't be written."""
+    """Narrow expanded dims (of stride 0) to a single element, as they can't be written."""
     for dim, step in enumerate(local.stride()):
         if step == 0 and local.shape[dim] > 1:
             local = local.narrow(dim, 0, 1)

@@ -1,8 +1,8 @@
-"""Global metadata of an operator's results (shape, stride, dtype), from that of its arguments.
+"""Global metadata (shape, stride, dtype) of an operator's results, from its arguments' metadata.
 
 torch's meta kernels cover all operators. But many are written in Python, take up to a millisecond,
 and load torch._dynamo, which takes seconds. The operators that models consist of have shortcuts
-therefore (`metadata_shortcuts`), which apply if their arguments are contiguous and of one
+therefore (`metadata_shortcuts`), which apply if their arguments are contiguous and share a
 floating-point dtype; for everything else the meta kernel is called, once for all layouts. Used by
 `make_entry` and `lists`, for a new call.
 """
@@ -80,7 +80,7 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 def _remembered(op: OpOverload, args: Args, kwargs: Kwargs) -> Metas | None:
     """Return the metadata of the meta kernel, which is called once for equal metadata of arguments.
 
-    Layouts and meshes do not matter to it, so a call in another layout needs no further one.
+    Layouts and meshes do not matter to it, so other layouts need no further call.
     """
     if op.namespace != "aten":  # others' kernels may be registered anew
         return _by_kernel(op, args, kwargs)
@@ -99,10 +99,10 @@ def _remembered(op: OpOverload, args: Args, kwargs: Kwargs) -> Metas | None:
 
 
 def call_key(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Hashable, ...]:
-    """Return what equals that of another call only if kernels treat both alike.
+    """Return a key that two calls share only if kernels treat them alike.
 
     Raises:
-        TypeError: There is no such thing (see `_key`).
+        TypeError: There is no such key (see `_key`).
     """
     return (op, torch.get_default_dtype(), _key(args), *map(_named_key, kwargs.items()))
 
@@ -113,10 +113,10 @@ def _named_key(item: tuple[str, Any]) -> Hashable:
 
 
 def _key(value: Any) -> Hashable:
-    """Return what equals that of another argument only if kernels treat both alike.
+    """Return a key that two arguments share only if kernels treat them alike.
 
     Raises:
-        TypeError: There is no such thing: for a tensor, and for a symbol of a graph.
+        TypeError: There is no such key: for a tensor, and for a symbol of a graph.
     """
     if isinstance(value, Spec):
         return value.tensor_meta

@@ -21,7 +21,7 @@ Mend = Callable[[OpOverload, Metas, Args, Kwargs], Metas]
 
 
 def as_on_device(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs) -> Metas:
-    """Return the metadata of results as the kernel makes them, from those of the meta kernel.
+    """Return the metadata of results as the kernel makes them, given the meta kernel's.
 
     In place there is nothing to correct.
     """
@@ -129,7 +129,7 @@ def _scaled_by_a_power(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs)
 
 
 def _like(name: str) -> Callable[..., Metas]:
-    """Strides of a result that is no reduction are those of `empty_like` of an argument."""
+    """A result that is no reduction has the strides of `empty_like` of an argument."""
 
     def mended(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs) -> Metas:
         given = args[argument_names(op)[name]]
@@ -178,7 +178,7 @@ def _batch_norm_gradients(op: OpOverload, metas: Metas, args: Args, kwargs: Kwar
 
 
 def _column_major(index: int) -> Callable[..., Metas]:
-    """Matrices of one result are column-major, as LAPACK leaves them."""
+    """The matrices of a result are column-major, as LAPACK leaves them."""
 
     def mended(op: OpOverload, metas: Metas, args: Args, kwargs: Kwargs) -> Metas:
         shape, _, dtype = metas[index]

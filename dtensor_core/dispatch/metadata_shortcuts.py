@@ -34,7 +34,7 @@ def copies_sizes(op: OpOverload, args: Args, kwargs: Kwargs) -> bool:
     """True if the sizes of the results are 1 or sizes of the arguments.
 
     The choice of argument depends only on which sizes are equal to each other, to 0 or to 1.
-    Results are contiguous; those of a view have the strides of its argument, in some order.
+    Results are contiguous, except that views permute the strides of their argument.
     """
     if is_permuting(op):
         return True
@@ -43,7 +43,7 @@ def copies_sizes(op: OpOverload, args: Args, kwargs: Kwargs) -> bool:
 
 
 def is_permuting(op: OpOverload) -> bool:
-    """True for views of all elements, in the same order or another one."""
+    """True for views of all elements, in the same or another order."""
     return op._schema.name in _PERMUTING
 
 
@@ -70,7 +70,7 @@ def base_name(op: OpOverload) -> str:
 
 
 def _have_one_type(specs: Sequence[Spec]) -> bool:
-    """True if all arguments but masks and indices have one common floating-point dtype."""
+    """True if all arguments but masks and indices share a floating-point dtype."""
     dtypes = {spec.dtype for spec in specs} - {torch.bool, torch.int32, torch.int64}
     return len(dtypes) == 1 and dtypes.pop() in _FLOATING
 
@@ -147,7 +147,7 @@ def _dropout(specs: Sequence[Spec], args: Args) -> Metas | None:
 
 
 def _reduced(specs: Sequence[Spec], args: Args) -> Metas | None:
-    """Without `dim`, or with an empty one, all dims are reduced."""
+    """Without `dim`, or if it is empty, all dims are reduced."""
     (spec,) = specs
     given = args[1] if len(args) > 1 and args[1] else range(spec.ndim)
     if any(not -spec.ndim <= dim < spec.ndim for dim in given):

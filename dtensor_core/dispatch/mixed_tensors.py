@@ -98,7 +98,7 @@ def refuse_mixed(op: OpOverload, args: Args, kwargs: Kwargs, cls: type[Any]) -> 
 
 
 def refuse_plain_derivative(tensor: Any, derivative: Any) -> None:
-    """Raise MixedTensorError if a gradient or tangent of a DTensor is a plain one, or inversely."""
+    """Raise MixedTensorError if a DTensor has a plain gradient or tangent, or vice versa."""
     if isinstance(tensor, torch.Tensor) and isinstance(derivative, torch.Tensor):
         pair = [innermost(tensor), innermost(derivative)]
         known = [type(each) for each in pair if hasattr(each, "_spec")]

@@ -3,8 +3,8 @@
 The sequences of a batch are independent. If the input or a state is sharded by the batch, so are
 the others. A layer's input sharded by another dim is resharded by the batch, and a layer's weights
 are replicated. Each rank then runs the layer on its own sequences, and gradients of weights are
-partial sums. Layers with dropout run one by one, so that the numbers drawn between them match those
-of one device. Under a transform of `torch.func` or a compiler, the layer is decomposed with the
+partial sums. Layers with dropout run one by one, so that the numbers drawn between them match a
+single device. Under a transform of `torch.func` or a compiler, the layer is decomposed with the
 same layouts. Used by `composites`.
 """
 
@@ -98,7 +98,7 @@ def _share_a_mesh(given: Any) -> bool:
 
 
 def _shards(x: Any, states: Any, batch: int, batch_of_states: int) -> list[Placement | None]:
-    """Return the batch's sharding on each axis, as one of dim 0; None if no tensor has one."""
+    """Return the batch's sharding on each axis, as if of dim 0; None where it is not sharded."""
     dims = [(x, batch), *((state, batch_of_states) for state in tree_leaves(states))]
     return [
         next((shard_in_blocks(0, p.num_blocks) for p, d in of_axis if p.sharded_dim == d), None)

@@ -1,4 +1,4 @@
-"""Results of a call from the local ones: wrapped, or written to the tensors that they belong to.
+"""Results of a call from local results: wrapped, or written to the tensors that they belong to.
 
 `FINISH` has a function per kind of call. `dispatch` calls it for every result but a single new
 tensor, which it wraps itself.
@@ -87,8 +87,8 @@ def _finish_view(
 ) -> Any:
     """Wrap a view of the first argument, the result of this `number`.
 
-    A view that had to be a copy, or views one, records its base. A view of a tensor made outside of
-    inference mode shares its version counter.
+    A view that had to be a copy, or views such a copy, records its base. A view of a tensor made
+    outside of inference mode shares its version counter.
     """
     base = args[0]
     offset = base.storage_offset() + (call.offsets[number] if call.offsets else 0)
@@ -188,10 +188,10 @@ def from_first(
 ) -> Any:
     """Make a DTensor with the global tensor's storage offset.
 
-    A view of a DTensor begins as far from its base as a view of one device's tensor, everything
-    else at 0. The local tensor's offset differs between ranks. But transforms of torch.func find a
-    view that is written by its offset, composite kernels read it, and dual numbers compare the
-    offsets of primal and tangent.
+    A view of a DTensor begins as far from its base as on a single device, everything else at 0. The
+    local tensor's offset differs between ranks. But transforms of torch.func find a view that is
+    written by its offset, composite kernels read it, and dual numbers compare the offsets of primal
+    and tangent.
     """
     if type(local) is not torch.Tensor:
         return _around_another(cls, local, spec, requires_grad, offset)

@@ -1,4 +1,4 @@
-"""Shape-generic cache: reuse of entries for calls that differ from earlier ones only in sizes.
+"""Shape-generic cache: reuse of entries for calls that differ from earlier calls only in sizes.
 
 A pattern is the key of a call with letters for sizes; it records which of them are equal, and which
 are 0 or 1. A `sizeless` entry holds for every call of its pattern, except for the metadata of its
@@ -111,10 +111,10 @@ def forget(op_id: int) -> None:
 
 
 def _pattern(key: Key, letters: dict[int, int]) -> Key:
-    """Return the key with letters for sizes, adding new ones to `letters`.
+    """Return the key with letters for sizes, adding new letters to `letters`.
 
     The pattern of a view has letters for strides too; others record whether a tensor is contiguous
-    or one expanded value.
+    or a single expanded value.
     """
     letter = letters.setdefault
     is_view = key[0] in _views

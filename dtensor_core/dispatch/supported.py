@@ -93,7 +93,7 @@ def _can_be_tried(call: Call, decision: Decision, device: torch.device) -> bool:
 def _for_any_count(call: Call) -> Call:
     """Return a call that fits however many elements its mask selects.
 
-    In `x[mask] = y`, y may have an element for each one, which neither zeros nor ones fit.
+    In `x[mask] = y`, y may have an element per selected element, which neither zeros nor ones fit.
     """
     if base_name(call.op) not in _WRITING_AT_MASKS:
         return call
@@ -116,7 +116,7 @@ def _draws_by_generator(call: Call) -> bool:
 
 
 def _error(call: Call, value: int, device: torch.device) -> Exception | None:
-    """Return the error of a call whose tensors hold one value, or None."""
+    """Return the error of a call whose tensors are filled with `value`, or None."""
     try:
         made, named = converted(Spec, partial(_filled, value, device), call.args, call.kwargs)
     except Exception:  # a dtype without numbers, or no memory

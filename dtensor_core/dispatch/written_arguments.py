@@ -1,7 +1,6 @@
 """The arguments that an operator writes to, by its schema.
 
-They are named by their positions, or by their names if they are those of `out=`. Used by
-`make_entry`, for a call not seen before.
+They are named by position, or by name for `out=`. Used by `make_entry`, for a call not seen before.
 """
 
 from __future__ import annotations

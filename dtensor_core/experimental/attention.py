@@ -2,9 +2,9 @@
 
 Inside of `context_parallel` each rank holds a part of every sequence. Attention gathers keys and
 values, or rotates them (`ring`), and each rank attends with its own queries. Gradients of keys and
-values travel back the same way. Causal attention of late queries takes longer than that of early
-ones. A sequence is therefore split into twice as many pieces as there are ranks, and each rank
-holds one of the head and its counterpart of the tail: rank r of n has pieces r and 2n - 1 - r.
+values travel back the same way. Causal attention takes longer for late than for early queries. A
+sequence is therefore split into twice as many pieces as there are ranks, and each rank holds a
+piece of the head and its counterpart of the tail: rank r of n has pieces r and 2n - 1 - r.
 
 Shapes: queries, keys and values are [..., L / n, E] on each rank, with batches B and heads in
 front.
@@ -50,8 +50,8 @@ class UnsupportedAttentionError(RuleError, NotImplementedError):
 def set_rotate_method(rotate_method: str) -> None:
     """Select how keys and values travel: "allgather", or "alltoall" from each rank to the next.
 
-    Gathering takes fewer messages; with rotation, a rank holds the keys and values of one rank at a
-    time.
+    Gathering takes fewer messages; with rotation, a rank holds the keys and values of a single rank
+    at a time.
 
     Raises:
         UnsupportedAttentionError: There is no such method (a NotImplementedError).
@@ -75,11 +75,11 @@ def context_parallel(
     """Shard `buffers` along their sequence, in place, and run attention on sharded sequences.
 
     Forward and backward must be inside. There, `F.scaled_dot_product_attention` of plain tensors,
-    causal or not, computes that of the full sequence. Afterwards the buffers are restored, except
-    those in `no_restore_buffers`. Only keys, values and their gradients are communicated.
+    causal or not, attends over the full sequence. Afterwards the buffers are restored, except those
+    in `no_restore_buffers`. Only keys, values and their gradients are communicated.
 
     Args:
-        mesh: A mesh of one axis.
+        mesh: A one-axis mesh.
         buffers: The tensors to shard.
         buffer_seq_dims: The sequence dim of each buffer.
         no_restore_buffers: The buffers to leave sharded.
@@ -163,7 +163,7 @@ def _check(
 
 
 def _numbers(mesh: DeviceMesh, is_paired: bool, coord: int | None = None) -> list[int]:
-    """Return the numbers of the pieces that a rank (by default this one) holds, in order."""
+    """Return the numbers of the pieces that a rank (this rank by default) holds, in order."""
     coord = mesh.get_local_rank() if coord is None else coord
     return [coord, 2 * mesh.size() - 1 - coord] if is_paired else [coord]
 

@@ -31,7 +31,7 @@ def local_map(
     *,
     redistribute_inputs: bool = False,
 ) -> Callable[..., Any]:
-    """Wrap a function of local tensors as one of DTensors.
+    """Wrap a function of local tensors as a function of DTensors.
 
     The function gets the local tensors of DTensor arguments, and its results become DTensors.
     Keyword arguments are passed in their own layout. Without any DTensor argument, the function
@@ -39,12 +39,12 @@ def local_map(
 
     Args:
         func: The function; without it, a decorator is returned.
-        out_placements: The placements of the result, or a tuple with one entry per flattened
-            result; None for a result that is not a tensor.
+        out_placements: The placements of the result, or a tuple with an entry per flattened result;
+            None for a result that is not a tensor.
         in_placements: One entry per flattened positional argument: the placements that a DTensor
             must have, or None for anything else.
         in_grad_placements: The placements of the gradients of local arguments, in the same form.
-        device_mesh: The mesh; by default that of the first DTensor.
+        device_mesh: The mesh; by default the first DTensor's.
         redistribute_inputs: Redistribute arguments with other placements, instead of raising.
 
     Raises:
@@ -146,7 +146,7 @@ def _wrapped(result: Any, out_placements: Any, mesh: DeviceMesh, name: str) -> A
 
 
 def _is_per_result(layouts: Any) -> bool:
-    """True for a tuple of layouts, False for one layout."""
+    """True for a tuple of layouts, False for a single layout."""
     return isinstance(layouts, tuple) and not any(isinstance(p, Placement) for p in layouts)
 
 

@@ -2,10 +2,10 @@
 
 The results of a rank's queries for the blocks are combined by a running maximum and a running sum
 of exponentials (Liu, Zaharia and Abbeel, Ring Attention with Blockwise Transformers). A block of
-scores is recomputed in the backward pass, so that no rank keeps more than one of them. Called by
+scores is recomputed in the backward pass, so that no rank keeps more than one. Called by
 `context_parallel`.
 
-Shapes: queries [..., L, E], keys and values [..., S, E] of one rank, with batches B and heads in
+Shapes: queries [..., L, E], keys and values [..., S, E] of a rank, with batches B and heads in
 front.
 """
 
@@ -49,7 +49,7 @@ class _Rotation(torch.autograd.Function):
 class Ring:
     """The ranks of a mesh, and the positions in the sequence that each holds.
 
-    `held` has the numbers of the pieces of every rank, all of one length.
+    `held` has the numbers of the pieces of every rank, all of the same length.
     """
 
     mesh: DeviceMesh
@@ -128,7 +128,7 @@ def _block(
     scale: float,
     dropout_p: float,
 ) -> AttentionState:
-    """Return the state of queries after one more block of keys and values."""
+    """Return the state of queries after another block of keys and values."""
     wide = total.dtype
     scores = (query.to(wide) * scale) @ key.to(wide).transpose(-2, -1)
     if hidden is not None:

@@ -20,7 +20,7 @@ def register_sharding(op: OpOverload | list[OpOverload]) -> Callable[[Sharding],
     """Register a function that lists the acceptable placements of an operator, as a decorator.
 
     The function gets the operator's arguments, with specs in place of tensors (`shape`, `ndim`,
-    `placements`, ...). It returns pairs for one mesh axis: placements of the results, and
+    `placements`, ...). It returns pairs for a mesh axis: placements of the results, and
     placements of the flattened arguments with None for values that are not tensors. From then on
     only these are considered, and the cheapest is taken, without further checks. All arguments
     become part of the cache key.

@@ -1,8 +1,9 @@
 """Support for `torch.distributed.checkpoint`: the pieces that a rank holds, and their positions.
 
 A rank's local tensor is written as boxes: products, over the dimensions, of the extents that it
-holds. This is one box, except for strided shards, and none if the shard is empty. Boxes can be read
-back into any other ones, so a checkpoint can move between meshes, placements, and torch's DTensor.
+holds. This is a single box, except for strided shards, and none if the shard is empty. Boxes can be
+read back into any other boxes, so a checkpoint can move between meshes, placements, and torch's
+DTensor.
 
 The helpers in `torch.distributed.checkpoint.state_dict` test for torch's DTensor class. Once they
 are loaded, the names they use for it are patched to accept ours too. Installed by the package,
@@ -39,7 +40,7 @@ class Box:
 
 
 def boxes(spec: Spec) -> list[Box]:
-    """Return the boxes that this rank holds; an empty tensor is one empty box on every rank.
+    """Return the boxes that this rank holds; an empty tensor is a single empty box on every rank.
 
     Raises:
         PlacementError: The tensor is Partial (a ValueError).
@@ -165,7 +166,7 @@ def patch(helpers: Any) -> None:
 
 
 def _filled(tensor: DTensor, full: torch.Tensor) -> DTensor:
-    """Write this rank's part of `full` into the tensor, or into a new one if it has no storage."""
+    """Write this rank's part of `full` into the tensor, or a new tensor if it has no storage."""
     part = tensor._spec.part_of(full)
     if tensor.is_meta:
         return DTensor(part.detach().clone(), tensor._spec)

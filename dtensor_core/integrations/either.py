@@ -1,4 +1,4 @@
-"""Classes that stand for one of ours and for torch's class of the same name, where torch tests it.
+"""Classes that stand for both our class and torch's of the same name, where torch tests for it.
 
 Used by the patches of FSDP2 and of pipeline stages.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Either(type):
-    """Metaclass of a class whose instances are those of `ours` and of `theirs`; calls make ours."""
+    """Metaclass of a class that has the instances of `ours` and `theirs`; calls make ours."""
 
     ours: Any
     theirs: Any

@@ -3,8 +3,8 @@
 The low-rank decompositions draw a random matrix, and the masked means count ones. These are plain
 tensors, which DTensors refuse. For a DTensor argument such a function makes replicated DTensors:
 ones are the same on every rank, and so are random numbers wherever DTensors can be drawn
-(docs/random.md). Recurrent modules called without a state make one of zeros, which becomes a
-DTensor if their input is one. Installed by the package, once.
+(docs/random.md). Recurrent modules called without a state make a zero state, which becomes a
+DTensor if their input is a DTensor. Installed by the package, once.
 """
 
 from __future__ import annotations

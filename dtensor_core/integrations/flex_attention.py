@@ -82,7 +82,7 @@ def of_dtensors(
     Raises:
         MixedTensorError: Some of query, key and value are plain tensors.
         PlacementError: They are on different meshes; or a function for scores or the mask holds a
-            DTensor, or a tensor that needs a gradient, of which each rank would have its part.
+            DTensor, or a tensor whose gradient would be partial on each rank.
     """
     _check((query, key, value), (score_mod, getattr(block_mask, "mask_mod", None)))
     parts = _parts(query._spec, key._spec, value._spec, block_mask)

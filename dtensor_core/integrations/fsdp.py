@@ -1,10 +1,10 @@
 """FSDP2 (`torch.distributed.fsdp.fully_shard`): the DTensor class of its sharded parameters.
 
-Once dtensor_core is imported, a plain parameter or one of our DTensors becomes our DTensor, and one
-of torch's DTensors (of a module that torch's own styles parallelized) stays torch's. The parameter
-alone decides; neither the order in which modules are wrapped nor earlier events in the process
-change the class. FSDP2 makes its DTensors from a spec, and each spec from the metadata of its
-parameter. The class of that metadata distinguishes the two. Installed by the package, once.
+Once dtensor_core is imported, a plain parameter or our DTensor becomes our DTensor, and a torch
+DTensor (of a module that torch's own styles parallelized) stays torch's. The parameter alone
+decides; neither the order in which modules are wrapped nor earlier events in the process change the
+class. FSDP2 makes its DTensors from a spec, and each spec from the metadata of its parameter. The
+class of that metadata distinguishes the two. Installed by the package, once.
 """
 
 from __future__ import annotations

@@ -2,15 +2,15 @@
 
 Values become silently wrong if such memory is overwritten:
 
-- torch donates a saved tensor to the backward unless its memory is that of an input, a result or a
-  gradient. Two saved tensors may still share memory, as two shards of one replicated tensor do.
-- The parts of a `cat` lie within its memory. A reduction of it in place changes parts that are used
-  again, and one of a part changes it.
-- The cache of compiled graphs does not distinguish backwards by what is donated to them.
-- A kernel whose loops are recomputed for its fusion with another one forgets which of the results
+- torch donates a saved tensor to the backward unless it shares the memory of an input, a result or
+  a gradient. Two saved tensors may still share memory, as two shards of a replicated tensor do.
+- The parts of a `cat` lie within its memory. An in-place reduction of it changes parts that are
+  used again, and an in-place reduction of a part changes it.
+- The cache of compiled graphs does not distinguish backwards by the tensors donated to them.
+- A kernel whose loops are recomputed for its fusion with another forgets which of the results
   that it reads have to be waited for, and runs before the wait.
 - A random operator in a checkpoint, such as attention, is given tensors in any layout, though its
-  kernel may be right for contiguous ones only. It then reads beyond their memory.
+  kernel may be right for contiguous tensors only. It then reads beyond their memory.
 
 A number among the arguments of a collective, such as how many ranks gather, promotes booleans to
 64-bit integers, which are sent, and which kernels then reject as a mask.
@@ -34,7 +34,7 @@ from dtensor_core.torch_internals.trees import tree_leaves
 
 
 def install() -> None:
-    """Patch what decides on memory, order and layouts, the keys of the cache, and what is sent."""
+    """Patch decisions on memory, order and layouts, the keys of the cache, and the data sent."""
     when_loaded("torch._functorch._aot_autograd.graph_compile", _donate_unshared_memory)
     when_loaded("torch._inductor.fx_passes.reinplace", _reduce_apart)
     when_loaded("torch._inductor.codecache", _distinguish_donation)

@@ -4,7 +4,7 @@ Before an optimizer steps, every gradient is redistributed to the layout of its 
 sum is thus reduced once, however often the update reads it, and state made like the gradient (fused
 SGD's momentum) has the layout of the parameter.
 
-The norm of gradients on several meshes, or of some plain ones too, is combined from one norm per
+The norm of gradients on several meshes, or of some plain gradients too, is combined from a norm per
 mesh and layout; one number is reduced along each axis.
 
 A list may hold torch's DTensors beside ours (see `dispatch.torch_dtensor`): norms, clipping and the
@@ -37,7 +37,7 @@ _Axes = frozenset[int]
 
 
 def lay_gradients_like_parameters(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Redistribute the gradients whose layout differs from that of their parameter."""
+    """Redistribute the gradients whose layout differs from their parameter's."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if not isinstance(parameter, DTensor):
@@ -55,7 +55,7 @@ def lay_gradients_like_parameters(optimizer: torch.optim.Optimizer, *_: Any) -> 
 def _norm_by_layout(total_norm: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Wrap torch's norm function to run once per set of mesh axes to reduce.
 
-    The norms of one mesh are reduced axis by axis; those with the same layout then continue as one.
+    The norms of a mesh are reduced axis by axis; norms that then have the same layout are merged.
     """
 
     @wraps(total_norm)

@@ -1,7 +1,7 @@
 """`parameter.data = dtensor` on a plain parameter: refused, as torch would crash later.
 
 torch accepts it and ignores the layout; the next operator on the parameter then reads invalid
-memory. An object can't change its class to one with slots, so the error states the alternative.
+memory. An object can't change its class to a class with slots, so the error states the alternative.
 Reading `.data` is unchanged. Installed by the package, once.
 """
 

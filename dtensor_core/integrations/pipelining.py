@@ -111,9 +111,9 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _as_announced(tensors: tuple[Any, ...], metas: tuple[Any, ...] | None) -> tuple[Any, ...]:
-    """Return the tensors in the layouts of their metadata; the same tuple if they have these.
+    """Return the tensors in the layouts of their metadata; the same tuple if they already are.
 
-    Gradients of keyword arguments, which follow those of positional ones, have no metadata.
+    Gradients of keyword arguments, which follow the positional arguments', have no metadata.
     """
     places: list[Any] = [getattr(meta, "placements", None) for meta in metas or ()]
     pairs: list[Any] = list(zip_longest(tensors, places))

@@ -1,8 +1,8 @@
 """`save_pretrained` of a transformers model with DTensor parameters: writes full weights.
 
-transformers gathers torch's DTensors only. Every rank takes part in gathering ours and one writes.
-No rank returns before everything is written, or before all know that it failed. Installed by the
-package, once; patches transformers when the program loads it.
+transformers gathers torch's DTensors only. Every rank takes part in gathering ours, and a single
+rank writes. No rank returns before everything is written, or before all know that it failed.
+Installed by the package, once; patches transformers when the program loads it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Refusal of our DTensors in operators of torch's DTensor, where they would count as plain.
 
-torch treats plain tensors of one element as replicated. With one of our DTensors, the result would
-be a torch DTensor that wraps ours, with a wrong value. Installed by the package, once; patches
-torch's dispatcher when the program loads it.
+torch treats plain tensors of a single element as replicated. With our DTensor, the result would be
+a torch DTensor that wraps ours, with a wrong value. Installed by the package, once; patches torch's
+dispatcher when the program loads it.
 """
 
 from __future__ import annotations

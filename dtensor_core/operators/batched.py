@@ -54,7 +54,7 @@ def _widths(call: Call, own: int, others: Mapping[str, int]) -> list[int]:
 
 
 def operand_in(shape: Sequence[int], width: int, batch: Sequence[int]) -> Operand:
-    """Return the operand of an argument with `width` own dims after those of the batch."""
+    """Return the operand of an argument with `width` own dims after the batch dims."""
     leading = max(len(shape) - width, 0)
     first = len(batch) - leading
     names: list[tuple[str, ...]] = [

@@ -71,7 +71,7 @@ def with_lazy_bits(run: Local) -> Local:
 
 
 def standing_for(op: Local, function: Local) -> Local:
-    """Mark a function as running this one operator with other arguments, for recorders."""
+    """Mark a function as running this operator with other arguments, for recorders."""
     function.runs = op  # pyright: ignore[reportFunctionMemberAccess]
     return function
 
@@ -115,7 +115,7 @@ def _of_size_1(x: torch.Tensor, spec: Spec) -> torch.Tensor:
 
 
 def functional(op: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the operator; for an in-place one, the packet of its out-of-place overloads."""
+    """Return the operator, or the packet of its out-of-place overloads if it is in-place."""
     name = op._schema.name.removeprefix("aten::")  # pyright: ignore[reportFunctionMemberAccess]
     return getattr(torch.ops.aten, name.removesuffix("_")) if name.endswith("_") else op
 
@@ -197,7 +197,7 @@ def by_name(
 def with_local_size(position: int) -> LocalMaker:
     """Replace the size argument at `position` by the local shape.
 
-    A stride argument directly behind it is replaced by that of the local shape.
+    A stride argument directly behind it is replaced by the local stride.
     """
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:

@@ -1,9 +1,9 @@
 """Positions of a sharded dimension: those that a rank holds, and writes at them.
 
-A rank that writes does so into a tensor that is longer by one; writes to positions of other ranks
-land in the extra position and are dropped. A position that no rank has is an error on every rank
-that sees it, without communication. On a CPU `range_of` checks for it; where that would require
-waiting for a device, the position is replaced by one that the kernel itself refuses.
+A rank that writes does so into a tensor with an extra position, where writes to positions of other
+ranks land and are dropped. A position that no rank has is an error on every rank that sees it,
+without communication. On a CPU `range_of` checks for it; where that would require waiting for a
+device, the kernel gets a position that it refuses itself.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class LocalPositions:
     def local(self, index: torch.Tensor, instead: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Return local positions, `instead` where the rank has none, and a mask of these cases.
 
-        Positions that no rank has are replaced by one that no local tensor has, if checking them
+        Positions that no rank has are replaced by a position in no local tensor, if checking them
         would require waiting for a device.
 
         Raises:
@@ -120,7 +120,7 @@ class LocalPositions:
         return shifted + starts[which], (shifted < 0) | (shifted >= sizes[which])
 
     def or_padding(self, index: torch.Tensor) -> torch.Tensor:
-        """Return local positions; those of other ranks map to the one behind the last."""
+        """Return local positions, or the position behind the last for other ranks' positions."""
         return self.local(index, self.count)[0]
 
     def padded(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """Operators that depend on memory layout, on shards whose layout may differ.
 
-Strides and offsets among the arguments are those of the full tensor. A shard that lacks the layout
+Strides and offsets among the arguments refer to the full tensor. A shard that lacks the layout
 of the full tensor, or that can't be viewed like it, is copied first. A view of such a copy shares
-no elements with the shard. Its `conversions` map one to the other, by which
+no elements with the shard. Its `conversions` map between the two; with them
 `dispatch.materialized_views` keeps both equal. This involves no other rank, so each rank does it
 only if needed.
 """
@@ -51,7 +51,7 @@ def conversions_of(local: torch.Tensor) -> CopyConversions | None:
 def reshaped(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
     """View the shard in its local shape, or copy it if its strides don't permit a view.
 
-    Kernels choose strides by those of their arguments, which differ on shards: a part of a
+    Kernels choose strides by their arguments' strides, which differ on shards: a part of a
     contiguous tensor need not be contiguous.
     """
     out = outputs[0]

@@ -1,4 +1,4 @@
-"""The notation of rules: one line of text for operators whose dimensions have fixed names.
+"""The notation of rules: a line of text for operators whose dimensions have fixed names.
 
     "m k, k n -> m n"              a product; k vanishes, so sharding it gives partial sums
     "n + m k, k n -> m n"          terms are added; Partial may pass through one factor of each

@@ -1,4 +1,4 @@
-"""Operands with one factor per dimension, `d0, d1, ...`, and with broadcast dimensions."""
+"""Operands with a factor per dimension, `d0, d1, ...`, and with broadcast dimensions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def operand_of(shape: Sequence[int], out_shape: Sequence[int]) -> Operand:
 
 
 def full_operand(shape: Sequence[int]) -> Operand:
-    """Return the operand with one factor per dimension."""
+    """Return the operand with a factor per dimension."""
     return _one_factor_each(len(shape))
 
 

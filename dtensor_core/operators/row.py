@@ -15,8 +15,8 @@ from dtensor_core.operators.sharding_rule import PASSING, ShardingRule, Terms, t
 class Row:
     """Builder of an operator's rule, and its text in the printed table.
 
-    `algebra` and `terms` are those of its rules, unless a call restricts them (a mean of integers
-    is rounded). A test over the table compares them with the Partials that pass the rules.
+    `algebra` and `terms` apply to its rules, unless a call restricts them (a mean of integers is
+    rounded). A test over the table compares them with the Partials that pass the rules.
 
     Attributes:
         build: Makes the rule of a call, or returns None if that call has none.
@@ -42,12 +42,12 @@ class Row:
 
 
 def same_row(names: str, row: Row) -> dict[str, Row]:
-    """Return one row for several operators."""
+    """Return the same row for several operators."""
     return dict.fromkeys(names.split(), row)
 
 
 def notation(text: str, *, algebra: str = "linear", local: LocalMaker | None = None) -> Row:
-    """Make a row from one line of notation; see `operators.notation` for the language."""
+    """Make a row from a line of notation; see `operators.notation` for the language."""
     parsed = parse(text)
 
     def build(call: Call) -> ShardingRule:

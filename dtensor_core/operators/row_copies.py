@@ -30,7 +30,7 @@ from dtensor_core.redistribute.halo_exchange import Exchange, Rows
 class RowCopy:
     """Rows `of` the argument on a line: row r is at `offset + step * r`.
 
-    With step 0 it is one row, at `times` positions from `offset` on. Without rows it is all
+    With step 0 it is a single row, at `times` positions from `offset` on. Without rows it is all
     `value`.
     """
 
@@ -64,7 +64,7 @@ class RowCopy:
 
 @dataclass(frozen=True, slots=True)
 class RowLine:
-    """A line of copies, of which the result is the extent `taken`."""
+    """A line of copies; the result is its extent `taken`."""
 
     copies: tuple[RowCopy, ...]
     taken: Extent

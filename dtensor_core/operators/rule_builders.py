@@ -31,7 +31,7 @@ def kept_dims(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> Opera
 
 
 def _replicated(call: Call, outputs_keep_dim: bool) -> ShardingRule:
-    """Build a rule in which every tensor has the first one's shape, and `dim` is not sharded."""
+    """Build a rule in which all tensors have the shape of the first, and `dim` is not sharded."""
     shape = call.specs[0].shape
     dims = reduced_dims(call, len(shape))
     keepdim = outputs_keep_dim or bool(call.argument("keepdim", False))

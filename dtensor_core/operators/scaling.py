@@ -1,7 +1,7 @@
 """Numbers that must not be applied to partial sums before these are reduced.
 
 A linear operator passes a Partial(sum) or a Partial(avg): its results of the partial sums add up to
-its result of their sum. That holds for real numbers, but not for all floating-point ones:
+its result of their sum. That holds for real numbers, but not always in floating point:
 
     an infinite factor, or 0 as a divisor    partial sums of both signs give inf - inf = nan
     any factor of float16                    a partial result may overflow where the sum fits
@@ -58,6 +58,6 @@ def _is_finite(number: complex) -> bool:
 
 
 def _summed_up(rule: ShardingRule) -> frozenset[str]:
-    """Return the factors that no result has; sharding one leaves partial sums of scaled values."""
+    """Return the factors that no result has; sharding them leaves partial sums of scaled values."""
     left = {name for operand in rule.outputs for dim in operand for name in dim}
     return frozenset(rule.sizes) - left

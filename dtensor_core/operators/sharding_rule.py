@@ -1,4 +1,4 @@
-"""A sharding rule of one call, in terms of factors, and its candidates for one mesh axis.
+"""A sharding rule of a call, in terms of factors, and its candidates for a mesh axis.
 
 A factor is a letter for a size that several tensor dimensions may share. A dimension is a tuple of
 factors, outermost first; the empty tuple is a broadcast dimension of size 1. Sharding a factor
@@ -50,7 +50,7 @@ _TURNED = {"max": "min", "min": "max"}
 
 @dataclass(frozen=True, slots=True)
 class FactorSharding:
-    """One factor sharded by one axis, within `num_blocks` equal blocks."""
+    """A factor sharded by an axis, within `num_blocks` equal blocks."""
 
     factor: str
     num_blocks: int = 1
@@ -58,7 +58,7 @@ class FactorSharding:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Placements on one axis: one per tensor argument and one per tensor output.
+    """Placements on an axis, for each tensor argument and each tensor output.
 
     A candidate with an `exchange` is offered to the axis of that exchange only, and runs it.
     """
@@ -71,7 +71,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class ShardingRule:
-    """The sharding semantics of one call.
+    """The sharding semantics of a call.
 
     Attributes:
         inputs: The operands of the tensor arguments, in order.
@@ -133,7 +133,7 @@ class ShardingRule:
 def candidates(
     rule: ShardingRule, sizes: Mapping[str, int], ranks: int, present: Sequence[Placement]
 ) -> Sequence[Candidate]:
-    """Return the candidates of a rule for one axis, in order of preference.
+    """Return the candidates of a rule for an axis, in order of preference.
 
     Args:
         rule: The rule.
@@ -180,7 +180,7 @@ def _candidates(
 def _factor_shardings(
     rule: ShardingRule, sizes: Mapping[str, int], present: Sequence[Placement]
 ) -> Sequence[FactorSharding]:
-    """Return a plain sharding of every factor, and the strided ones that arguments have already."""
+    """Return a plain sharding of every factor, and the strided shardings of the arguments."""
     if not sizes:
         return ()
     plain = [FactorSharding(factor) for factor in sizes if factor not in rule.blocked]
@@ -209,7 +209,7 @@ def _resolve(dim: Dim, factor: int, sizes: Mapping[str, int]) -> FactorSharding 
 
 
 def _fits(sharding: FactorSharding, shared: set[str], sizes: Mapping[str, int], ranks: int) -> bool:
-    """True if a factor can be sharded: one of a flattened dimension must be sharded evenly."""
+    """True if a factor can be sharded: in a flattened dimension only evenly."""
     if sharding.factor not in shared:
         return True
     return sizes[sharding.factor] % (ranks * sharding.num_blocks) == 0
@@ -235,7 +235,7 @@ def _sharded(
     present: Sequence[Placement],
     partial: Partial,
 ) -> Iterator[Candidate]:
-    """Shard one factor; arguments without it are replicated, or partial if their term lacks it."""
+    """Shard a factor; arguments without it are replicated, or partial if their term lacks it."""
     outputs = [_sharded_placement(operand, sharding, sizes) for operand in rule.outputs]
     inputs = [_sharded_placement(operand, sharding, sizes) for operand in rule.inputs]
     if not any(inputs):
@@ -258,7 +258,7 @@ def _sharded(
 
 
 def through(terms: Terms, word: str) -> Terms:
-    """Return the terms of which one argument each must be Partial, for a given property."""
+    """Return the terms that must each have one Partial argument, for a given property."""
     return (tuple(itertools.chain.from_iterable(terms)),) if word in MONOTONE else terms
 
 

@@ -27,7 +27,7 @@ def merged(
     *,
     stays: bool = False,
 ) -> ShardingRule:
-    """Add to a rule a merge of the ranks' summaries, for every axis that shards one of `dims`.
+    """Add to a rule a merge of the ranks' summaries, for every axis that shards any of `dims`.
 
     The results are sharded like the arguments if the dimension `stays`, and otherwise replicated.
 
@@ -50,7 +50,7 @@ def merged(
 
 
 def sharded_axes(call: Call, dims: Sequence[int]) -> dict[int, int]:
-    """Return the axes that shard one of the dimensions, and which one; none if any is strided."""
+    """Return the dimension that each axis shards, if among `dims`; empty if any is strided."""
     found: dict[int, int] = {}
     for spec in call.specs:
         for axis, placement in enumerate(spec.placements):

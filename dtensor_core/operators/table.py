@@ -47,7 +47,7 @@ TABLE = _gather()
 
 
 def replace_row(op: OpOverload, row: Row) -> None:
-    """Replace the row of one overload by a user's."""
+    """Replace the row of an overload by a user's."""
     TABLE[_names(op)[0]] = row
 
 
@@ -55,7 +55,7 @@ def replace_row(op: OpOverload, row: Row) -> None:
 def _names(op: OpOverload) -> tuple[str, ...]:
     """Return the possible names of a row for an operator, the most specific first.
 
-    Elementwise operators of `prims`, which forward-mode derivatives use, map to those of `aten`.
+    Elementwise operators of `prims`, which forward-mode derivatives use, map to `aten` operators.
     """
     name = op._schema.name.removeprefix("aten::")
     if name.removeprefix("prims::") in POINTWISE:

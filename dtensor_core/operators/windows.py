@@ -3,8 +3,7 @@
 Convolutions, pooling and similar operators read, at each position of a dimension, a window of rows
 of another tensor: window w has the rows w * step - pad ... + reach. The sharding of a result
 determines the rows of the arguments that a rank needs, some of which its neighbours hold. The rank
-then works on a block: complete windows, aligned like those of the full tensor, with zeros beyond
-its edges.
+then works on a block: complete windows, aligned as in the full tensor, with zeros beyond its edges.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def meeting(one: Extent, other: Extent) -> Extent:
 
 
 def per_dim(values: int | Sequence[int], number: int) -> list[int]:
-    """Return the setting of each of `number` dims; a single one is that of all."""
+    """Return the setting of each of `number` dims; a single setting is shared by all."""
     given = [values] if isinstance(values, int) else [*values]
     return given * (number // len(given))
 
@@ -113,7 +112,7 @@ class Shares:
 
 
 def fitted(tensor: torch.Tensor, dim: int, rows: Extent, wanted: Extent) -> torch.Tensor:
-    """Select the wanted rows from a tensor that holds `rows`, with zeros for missing ones."""
+    """Select the wanted rows from a tensor that holds `rows`, with zeros for missing rows."""
     before = rows.offset - wanted.offset if rows.size else 0
     behind = wanted.size - rows.size - before
     if before <= 0 and behind <= 0:
@@ -124,7 +123,7 @@ def fitted(tensor: torch.Tensor, dim: int, rows: Extent, wanted: Extent) -> torc
 
 @dataclass(frozen=True, slots=True)
 class WindowPart:
-    """A rank's work along one dimension for the rows (or windows) `own` of a result.
+    """A rank's work along a dimension for the rows (or windows) `own` of a result.
 
     The rank needs the extent `needs` of the other tensor. Fitted into `block`, it gives the extent
     `made` of the result, which contains `own`.
@@ -137,7 +136,7 @@ class WindowPart:
 
     @staticmethod
     def of_windows(windows: Windows, own: Extent) -> WindowPart:
-        """Return the part for a result with one row per window."""
+        """Return the part for a result with a row per window."""
         if not own.size:
             return _nothing(own)
         return WindowPart(windows.rows_read(own), windows.block(own), own, own)

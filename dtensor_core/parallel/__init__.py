@@ -1,4 +1,4 @@
-"""Tensor parallelism for modules: styles that shard one module, and plans of styles."""
+"""Tensor parallelism for modules: styles that shard a module, and plans of styles."""
 
 from dtensor_core.parallel import style
 from dtensor_core.parallel.api import parallelize_module

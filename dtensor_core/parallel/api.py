@@ -29,14 +29,14 @@ def parallelize_module(
     """Apply a plan of styles to a module, in place.
 
     A plan is a style, or a mapping of submodule names to plans. A name is a path of child names,
-    each of which may have wildcards as in `fnmatch` (`"layers.*.w1"`); `""` is the module itself. A
-    name without a match warns. A parameter with several names remains a single one, also under
-    names that no style mentions.
+    which may have wildcards as in `fnmatch` (`"layers.*.w1"`); `""` is the module itself. A name
+    without a match warns. A parameter with several names stays tied, also under names that no style
+    mentions.
 
     Args:
         module: The module.
-        device_mesh: A mesh of one axis (a slice such as `mesh["tp"]` of a larger one); by default
-            that of the innermost `with mesh:`.
+        device_mesh: A 1D mesh (or a 1D slice of a larger mesh, such as `mesh["tp"]`); from the
+            innermost `with mesh:` by default.
         parallelize_plan: The plan.
         src_data_rank: The coordinate of the rank whose parameters are distributed; with None each
             rank keeps its part of its own.
@@ -45,8 +45,8 @@ def parallelize_module(
         The same module.
 
     Raises:
-        PlanError: The plan is not one (a TypeError).
-        TiedError: Styles lay out one parameter differently (a ValueError).
+        PlanError: The plan is invalid (a TypeError).
+        TiedError: Styles lay out the same parameter differently (a ValueError).
     """
     mesh = current_mesh(device_mesh)
     if parallelize_plan is None:

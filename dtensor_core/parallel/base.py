@@ -35,7 +35,7 @@ class UnsupportedModuleError(DTensorError, NotImplementedError):
 
 
 class ParallelStyle(ABC):
-    """Parallelization of one module; subclasses define `_apply`."""
+    """Parallelization of a module; subclasses define `_apply`."""
 
     src_data_rank: int | None = 0
     """The rank whose parameters all ranks get, set by `parallelize_module`; None: each keeps its
@@ -48,7 +48,7 @@ class ParallelStyle(ABC):
 
 
 def as_dtensor(tensor: torch.Tensor, mesh: DeviceMesh, layouts: Sequence[Placement]) -> DTensor:
-    """Return a DTensor unchanged, or wrap a plain tensor as the local part of one."""
+    """Return a DTensor unchanged, or wrap a plain tensor as the local part of a DTensor."""
     if isinstance(tensor, DTensor):
         return tensor
     return DTensor.from_local(tensor, mesh, layouts, run_check=False)

@@ -1,7 +1,8 @@
 """`ExpertParallel`: each rank holds some of the experts; tokens travel to them and back.
 
-Two all-to-alls of exact sizes go forward (and two backward), after one of counts. Ranks may have
-different numbers of tokens, and experts may get none. Experts are sharded like `torch.chunk` does.
+Two all-to-alls of exact sizes go forward (and two backward), after an all-to-all of counts. Ranks
+may have different numbers of tokens, and experts may get none. Experts are sharded as in
+`torch.chunk`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class ExpertParallel(LocalParameters):
     The module's forward takes one of
 
     - `(tokens, counts)`: tokens [T, D] sorted by expert, and the number for each expert [E];
-    - `(tokens, chosen, weights)`: tokens [T, D], the numbers of each one's experts [T, K] and the
+    - `(tokens, chosen, weights)`: tokens [T, D], the numbers of each token's experts [T, K] and the
       weights of their outputs [T, K], as the experts of transformers do.
 
     The forward runs on the tokens of its rank's experts, with local expert numbers. A call returns
@@ -154,7 +155,7 @@ class ExpertParallel(LocalParameters):
         return (arrived, experts.unsqueeze(1), ones), {}, state
 
     def leave(self, module: nn.Module, output: Any, state: Any, mesh: DeviceMesh) -> Any:
-        """Return outputs to the ranks of their tokens, and combine those of several experts."""
+        """Return outputs to the ranks of their tokens, and combine each token's outputs."""
         if state.is_padded:
             output = output[:0]
         if state.order is not None:

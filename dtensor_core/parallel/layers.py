@@ -156,8 +156,8 @@ class RowwiseParallel(_ShardingStyle):
 class PackedColwiseParallel(_ShardingStyle):
     """Shards a Linear that computes several products at once, by the output features of each.
 
-    The weight holds `split_factor` layers one after the other (gate and up, or query, key and value
-    of equal widths). Each rank has its shard of each layer's outputs.
+    The weight concatenates `split_factor` layers (gate and up, or query, key and value of equal
+    widths). Each rank has its shard of each layer's outputs.
     """
 
     def __init__(self, *, split_factor: int = 2, use_local_output: bool = True) -> None:
@@ -185,7 +185,7 @@ class SequenceParallel(ParallelStyle):
     """Runs a LayerNorm, RMSNorm or Dropout on shards of the sequence, with replicated parameters.
 
     A plain input is treated as this rank's shard of the sequence, dim `sequence_dim`. Parameters
-    are assumed to be equal on all ranks, as those of a new norm are; nothing is sent.
+    are assumed to be equal on all ranks, as in a new norm; nothing is sent.
 
     Source: Korthikanti et al., Reducing Activation Recomputation in Large Transformer Models.
     """

@@ -37,7 +37,7 @@ def with_partial_gradient(tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tenso
 
 
 def summed(tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """Sum the tensors of all ranks; the gradient of each is that of the sum."""
+    """Sum the tensors of all ranks; each has the gradient of the sum."""
     partial = DTensor.from_local(tensor, mesh, _PARTIAL, run_check=False)
     return partial.redistribute(placements=_FULL).to_local()
 
@@ -45,7 +45,7 @@ def summed(tensor: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
 def place(
     module: nn.Module, name: str, mesh: DeviceMesh, placement: Placement, source: int | None
 ) -> None:
-    """Replace one parameter by a DTensor; one that is a DTensor already is kept."""
+    """Replace a parameter by a DTensor, unless it is a DTensor already."""
     parameter = module._parameters[name]
     if parameter is not None and not isinstance(parameter, DTensor):
         placed = distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=source)
@@ -92,7 +92,7 @@ class LocalParameters(ParallelStyle):
         return args, kwargs, None
 
     def leave(self, module: nn.Module, output: Any, state: Any, mesh: DeviceMesh) -> Any:
-        """Return the output of a call of the module, given that of its forward."""
+        """Return the output of a call of the module, given its forward's output."""
         return output
 
     def __repr__(self) -> str:

@@ -64,8 +64,9 @@ def _log_softmax_backward(grad: Any, output: Any, dim: int, dtype: torch.dtype) 
 def _known_sum(grad: Any, dim: int) -> Any:
     """Return the sum over `dim` stored on a gradient that `_nll_loss_backward` made, or None.
 
-    A loss of three, or of more than four, dims is computed as one of [N, C, 1, ...]. The gradient
-    is then a view of the original one with another shape and the same order of elements.
+    A loss of three, or of more than four, dims is computed as a loss of [N, C, 1, ...]. The
+    gradient is then a view of the original gradient with another shape and the same order of
+    elements.
     """
     made = grad._base if grad._is_view() else grad
     total, version, class_dim = getattr(made, "_class_sum", (None, -1, -1))
@@ -197,7 +198,7 @@ def _as_dtensor(target: Any, log_probabilities: Any, dim: int) -> DTensor:
 
 
 def _of_sample(placement: Placement, dim: int) -> Placement:
-    """Convert a placement of [N, C, ...] to one of [N, ...]."""
+    """Convert a placement of [N, C, ...] to a placement of [N, ...]."""
     if not isinstance(placement, Shard) or placement.dim == dim:
         return Replicate()
     return Shard(placement.dim - (placement.dim > dim))

@@ -1,7 +1,7 @@
 """Styles that only lay out a module's inputs or outputs.
 
-Each argument has a given layout and a wanted one, `None` if it is to be left alone. A plain tensor
-is treated as the local part in the given layout, and a DTensor is used with its own. Both are
+Each argument has a given and a wanted layout, `None` if it is to be left alone. A plain tensor is
+treated as the local part in the given layout, and a DTensor is used with its own. Both are
 redistributed if they differ from the wanted layout.
 """
 
@@ -205,7 +205,7 @@ class PrepareModuleInputOutput(ParallelStyle):
 def _laid_out(
     value: Any, come: Placement | None, want: Placement | None, mesh: DeviceMesh, use_local: bool
 ) -> Any:
-    """Lay out one argument as wanted; left alone if `come` is None."""
+    """Lay out an argument as wanted; left alone if `come` is None."""
     if come is None:
         return value
     if not isinstance(value, torch.Tensor):

@@ -144,7 +144,7 @@ def parallelize_pretrained(
 
     Args:
         model: The model.
-        device_mesh: A mesh of one axis; by default that of the innermost `with mesh:`.
+        device_mesh: A 1D mesh; from the innermost `with mesh:` by default.
         plan: The plan; `model.tp_plan` by default. `{**model.tp_plan, **model.ep_plan}` gives each
             rank complete experts instead of slices of all.
         src_data_rank: The coordinate of the rank whose parameters are distributed; with None each

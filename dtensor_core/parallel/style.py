@@ -1,4 +1,4 @@
-"""The parallel styles under one module name, from which programs written for torch import them."""
+"""The parallel styles under the module name from which programs written for torch import them."""
 
 from dtensor_core.parallel.base import ParallelStyle
 from dtensor_core.parallel.experts import ExpertParallel

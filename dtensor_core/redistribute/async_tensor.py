@@ -1,7 +1,7 @@
 """Pending local tensors: the result of an asynchronous redistribution.
 
-A pending tensor is an `AsyncCollectiveTensor`, so programs that check for one recognise it. The
-work left to do on the arrived data (slicing, joining, dividing) is deferred with it. The first
+A pending tensor is an `AsyncCollectiveTensor`, so programs that check for that type recognise it.
+The work left to do on the arrived data (slicing, joining, dividing) is deferred with it. The first
 operator that uses it waits, as does `wait()`; a view that changes nothing does not wait. The
 DTensor that owns it then holds the plain tensor. Made by `execute`.
 """
@@ -122,7 +122,7 @@ def waited(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _arrived(arg: Any) -> Any:
-    """Replace pending tensors in an argument of an operator by plain ones."""
+    """Replace pending tensors in an argument of an operator by plain tensors."""
     if type(arg) is Pending:
         return arg.trigger_wait()
     if type(arg) in (list, tuple):

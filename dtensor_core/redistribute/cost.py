@@ -1,8 +1,8 @@
 """Cost model of a step in seconds: latency plus wire bytes over bandwidth (the α-β model).
 
-Wire bytes are those of ring algorithms. Every rank computes the cost of coordinate 0, which holds
+Wire bytes assume ring algorithms. Every rank computes the cost of coordinate 0, which holds
 the largest shards, so that all ranks decide alike. A `Topology` holds the link speeds of a mesh and
-its flattened axes; `set_link` sets the speed of one axis. Read by `plan` and, through its plans, by
+its flattened axes; `set_link` sets the speed of an axis. Read by `plan` and, through its plans, by
 `propagate`.
 """
 
@@ -37,7 +37,7 @@ from dtensor_core.redistribute.transitions import Step, step_between
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Speed of a mesh axis: start-up latency, and bytes per second that one rank sends."""
+    """Speed of a mesh axis: start-up latency, and bytes per second that a rank sends."""
 
     latency_s: float
     bytes_per_s: float
@@ -72,7 +72,7 @@ class Topology:
     Interned: equal means identical.
 
     Attributes:
-        joined: The link of each tuple of axes that one group joins.
+        joined: The link of each tuple of axes that a group joins.
         num_flattened: The number of flattened meshes at the time; a change makes the topology
             stale.
     """
@@ -83,7 +83,7 @@ class Topology:
     num_flattened: int = 0
 
     def link(self, axes: tuple[int, ...]) -> Link:
-        """Return the link along one axis, or along joined axes."""
+        """Return the link along an axis, or along joined axes."""
         return self.links[axes[0]] if len(axes) == 1 else self.joined[axes]
 
 
@@ -149,16 +149,16 @@ def link_of(mesh: DeviceMesh, axis: int | str) -> Link:
 
 
 def set_link(mesh: DeviceMesh, axis: int | str, *, latency_s: float, bytes_per_s: float) -> None:
-    """Set the speed of one axis of a mesh, and discard the plans and decisions made so far.
+    """Set the speed of an axis of a mesh, and discard the plans and decisions made so far.
 
     All ranks of the mesh must call it with the same values, since plans must not differ between
-    ranks. They compare the values by one small all-reduce per axis. A mesh sliced from this one is
-    a separate mesh; a flattened one stands for the group that joins its axes.
+    ranks. They compare the values by a small all-reduce per axis. A mesh sliced from this mesh is
+    separate; a flattened mesh stands for the group that joins its axes.
 
     Args:
         mesh: The mesh.
         axis: The name or the number of the axis.
-        latency_s: The latency of one step of a collective in seconds.
+        latency_s: The latency of a step of a collective in seconds.
         bytes_per_s: The bandwidth per rank in bytes per second.
 
     Raises:
@@ -218,13 +218,13 @@ def message_seconds(num_bytes: float, link: Link) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PricedStep:
-    """A step with the numbers that its time is made of, for sizes of one class.
+    """A step with the numbers that its time is made of, for sizes of the same class.
 
     Attributes:
         step: The step.
         fixed_s: The time that no byte takes.
         num_bytes: Bytes on the wire, times the number of ranks, per byte of scale; for a local step
-            those of the tensor.
+            the tensor's bytes.
         ranks: The number of ranks of the group.
         bytes_per_s: The bandwidth; None for a local step.
     """

@@ -1,4 +1,4 @@
-"""The executor: runs a plan's steps on a local tensor and announces each one that communicates.
+"""The executor: runs a plan's steps on a local tensor and announces each step that communicates.
 
 The rank-specific form of a plan (steps, payloads, reasons) is computed once and cached, so a
 repeated redistribution costs little more than its collectives. Called by `dispatch` and by

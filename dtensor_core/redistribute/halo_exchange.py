@@ -1,9 +1,9 @@
 """Halo exchange: rows that slices, joins and windows of a sharded dimension move between ranks.
 
-Tensors sharded along one mesh axis become others, sharded along the same axis. All of them are
-extents of one index space of rows: every rank of the axis holds one extent of each tensor. A rank
-needs from another the intersection of the extent it wants with the one that the other holds. All
-rows travel in one all-to-all of exact sizes (one per dtype); rows that a rank already has stay.
+Tensors sharded along a mesh axis become others, sharded along the same axis. All of them are
+extents of the same index space of rows: every rank of the axis holds an extent of each tensor. A
+rank needs from another the part of its wanted extent that the other holds. All rows travel in a
+single all-to-all of exact sizes (one per dtype); rows that a rank already has stay.
 `operators.slicing` and `operators.halo` make the exchanges; they pass through `propagate` to
 `entry`, which calls `exchanging`.
 """
@@ -55,9 +55,9 @@ class Exchange:
         owned: The extents of each tensor before the exchange.
         wanted: The extents of each tensor after it.
         run: `run(op, rows, coords)` makes the function a rank runs for the operator, given its
-            exchanges (one after the other) and how it shards each dim that has one.
+            successive exchanges and how it shards each dim that has any.
         arguments: The operator's arguments that the owned tensors are, or are derived from; if
-            empty, the first ones.
+            empty, the first arguments.
         parts: Derives the owned tensors from the arguments, given a rank's coordinate.
     """
 
@@ -72,8 +72,8 @@ class Exchange:
     def between(self, source: int, target: int) -> list[tuple[int, int, Extent]]:
         """Return the rows that `target` takes from `source`, which may be the same rank.
 
-        Each entry is (number of the owned tensor, number of the wanted one, rows). Two ranks that
-        hold the same extent of a tensor exchange none of it.
+        Each entry is (number of the owned tensor, number of the wanted tensor, rows). Two ranks
+        that hold the same extent of a tensor exchange none of it.
         """
         found: list[tuple[int, int, Extent]] = []
         for number, owned in enumerate(self.owned):
@@ -159,7 +159,7 @@ def _sent_bytes(exchange: Exchange, specs: Sequence[Spec]) -> list[int]:
 
 
 def _row_numel(shape: Sequence[int], dim: int) -> int:
-    """Return the number of elements of one row, independent of the number of rows."""
+    """Return the number of elements of a row, independent of the number of rows."""
     return math.prod(shape[:dim]) * math.prod(shape[dim + 1 :])
 
 
@@ -185,7 +185,7 @@ def exchanging(
 ) -> Callable[..., Any]:
     """Return the function that this rank runs in place of `op`; all exchanges share one `run`.
 
-    Each exchange also sends the rows that the ones before it have fetched, so that the corners of a
+    Each exchange also sends the rows that earlier exchanges have fetched, so that the corners of a
     halo arrive in two steps.
     """
     coords = inputs[0].coords
@@ -217,7 +217,7 @@ def exchanging(
 
 
 def _kept(exchange: Exchange, me: int) -> Rows:
-    """Make the form of an exchange without communication; a result of one piece is a view."""
+    """Make the form of an exchange without communication; a result of a single piece is a view."""
     found = exchange.between(me, me)
 
     def rows(blocks: Blocks) -> list[torch.Tensor]:
@@ -285,7 +285,7 @@ def _sent(exchange: Exchange, inputs: Sequence[Spec], result: Spec, origin: Orig
 def _post(
     exchange: Exchange, numbers: set[int], inputs: Sequence[Spec], result: Spec, origin: Origin
 ) -> Callable[[Blocks], tuple[list[_Piece], torch.Tensor]]:
-    """Make the all-to-all of the tensors of one dtype, which returns pieces and raw data."""
+    """Make the all-to-all of the tensors of a dtype, which returns pieces and raw data."""
     first = min(numbers)
     spec, dim = inputs[exchange.argument(first)], exchange.dim
     assert spec.coords is not None

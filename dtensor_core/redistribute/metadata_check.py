@@ -23,8 +23,8 @@ from dtensor_core.torch_internals.tensors import FakeTensor
 def check_parts(local: torch.Tensor, spec: Spec, *, of_all: bool) -> None:
     """Raise PlacementError if a local tensor does not have the shape that the spec implies.
 
-    Checks this rank's tensor only, or with `of_all` those of all ranks, in which case every rank
-    raises. Only then does it communicate.
+    Checks this rank's tensor only, or with `of_all` every rank's, in which case every rank raises.
+    Only then does it communicate.
     """
     found = _misfit(local, spec)
     if of_all and not isinstance(local, FakeTensor):
@@ -59,8 +59,8 @@ def check_alike(
 ) -> None:
     """Raise PlacementError on every rank unless all local tensors have the same metadata.
 
-    Compares the given global shape and stride, or else the local ones. Fake tensors pass, since the
-    metadata of other ranks is not available.
+    Compares the global shape and stride if given, otherwise the local shape and stride. Fake
+    tensors pass, since the metadata of other ranks is not available.
     """
     if isinstance(local, FakeTensor):
         return

@@ -46,7 +46,7 @@ class Merge:
 
     @property
     def axis(self) -> int:
-        """The axis that this is a candidate of; the first one of several."""
+        """The axis that this is a candidate of; the first of several."""
         return self.axes[0]
 
     def seconds(self, specs: Sequence[Spec]) -> float:
@@ -69,7 +69,7 @@ def within(
 ) -> Callable[..., Any]:
     """Return the function this rank runs for `op` where ranks exchange data.
 
-    It takes the place of the local operator `run`. Merges along several axes become one.
+    It takes the place of the local operator `run`. Merges along several axes are joined into one.
     """
     rows = [each for each in exchanges if isinstance(each, Exchange)]
     if rows:
@@ -82,7 +82,7 @@ def within(
 
 
 class RankOrder:
-    """The non-empty ranks of a merge, in coordinate order, as seen from one rank.
+    """The non-empty ranks of a merge, in coordinate order, as seen from a rank.
 
     If one dimension is sharded, this is the order of its rows.
 
@@ -90,7 +90,7 @@ class RankOrder:
         shape: The global shape.
         shapes: The local shape of each of the ranks.
         coords: The mesh coordinates of each of the ranks.
-        before: The number of these ranks that come before this one.
+        before: The number of these ranks that come before this rank.
         is_empty: True if this rank holds nothing, and so is none of them.
     """
 
@@ -216,7 +216,7 @@ class RankOrder:
 
 
 def _packed(summaries: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Pack the summaries into one flat tensor, of bytes if their dtypes differ."""
+    """Pack the summaries into a flat tensor, of bytes if their dtypes differ."""
     flat = [each.contiguous().view(-1) for each in summaries]
     if all(each.dtype is flat[0].dtype for each in flat):
         carrier = CARRIERS.get(flat[0].dtype)

@@ -1,14 +1,14 @@
-"""The planner: finds the cheapest sequence of steps between two layouts of one tensor.
+"""The planner: finds the cheapest sequence of steps between two layouts of a tensor.
 
 A state is a tuple of placements. An edge is a row of the transition table on one axis, or on axes
-that one group joins; its weight comes from `cost`. The plan is the shortest path. Pure and cached:
+that a group joins; its weight comes from `cost`. The plan is the shortest path. Pure and cached:
 integers, placements and a topology in, a frozen `Plan` out, the same on every rank.
 
 All shapes of a class share the prices of their steps (`cost.priced_step`): a dimension that every
 axis can shard evenly counts as the smallest such size, and the rest of it as a scale.
 
 Axes that shard the same dimension nest from the first to the last. An axis that has to shard inside
-of later ones becomes a strided shard, with as many blocks as the later axes make: on axes (2, 4),
+of later axes becomes a strided shard, with as many blocks as they make: on axes (2, 4),
 `[_StridedShard(0, split_factor=4), Shard(0)]` has the second axis outermost.
 """
 
@@ -40,7 +40,7 @@ class Plan:
         steps: The steps, in order.
         seconds: Their estimated time.
         target: The placements after the last step.
-        num_flattened: That of the topology it was planned for; a newer one may have a better plan.
+        num_flattened: `num_flattened` of its topology; a newer topology may have a better plan.
         communicates: True if any step communicates.
     """
 
@@ -55,7 +55,7 @@ EMPTY = Plan((), 0.0)
 
 
 def plan_between(source: Spec, target: Spec) -> Plan:
-    """Return the cheapest plan between two layouts of one tensor."""
+    """Return the cheapest plan between two layouts of a tensor."""
     return EMPTY if source is target else plan_placements(source, target.placements)
 
 
@@ -86,7 +86,7 @@ def plan(
 
 @lru_cache(maxsize=16384)
 def _search(source: Placements, target: Placements, mesh: Topology) -> _Search | None:
-    """Return the search between two layouts, or None if they differ on axes of one rank only."""
+    """Return the search between two layouts, or None if they differ on axes of size 1 only."""
     ends = zip(source, target, mesh.shape, strict=True)
     start = tuple([before if ranks > 1 else after for before, after, ranks in ends])
     return None if start == target else _Search(start, target, mesh)
@@ -133,8 +133,7 @@ class _Search:
     def cheapest(self, unit: tuple[int, ...], scale: int) -> tuple[tuple[Step, ...], float]:
         """Find the shortest path by A*, bounded by the cost of the obvious plans.
 
-        A path is abandoned once it would exceed the bound even if only one latency were left to
-        pay.
+        A path is abandoned once it would exceed the bound even with a single latency left to pay.
         """
         if len(self.changing) == 1:
             at_once = priced_step(self.source, self.target, self.changing, unit, self.mesh)

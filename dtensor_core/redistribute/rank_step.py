@@ -105,7 +105,7 @@ def _parts(
 
 
 def _sizes(parts: Sequence[Part], width: int) -> list[int]:
-    """Return the numbers of elements of parts, in units of which an element takes `width`."""
+    """Return the numbers of elements of parts, each element counted as `width` units."""
     if len({each.shape for each in parts}) == 1:
         return [parts[0].numel * width] * len(parts)
     return [each.numel * width for each in parts]
@@ -118,7 +118,7 @@ def _evenly_sliced_dim(
     own_layout: Sequence[Placement],
     other_layout: Sequence[Placement],
 ) -> int | None:
-    """Return the dimension of which the ranks hold equal slices in order, where that is plain."""
+    """Return the dimension sliced equally over the ranks in order; None unless that is plain."""
     (axis, *more), mesh_shape = step.axes, spec.mesh_shape
     before, after = own_layout[axis].sharded_dim, other_layout[axis].sharded_dim
     later = (*own_layout[axis + 1 :], *other_layout[axis + 1 :])
@@ -149,7 +149,7 @@ def _held(
 
 
 def _sliced_dim(parts: Sequence[Part]) -> int | None:
-    """Return the dimension of which the parts are equal slices, in order; None if they are not."""
+    """Return the dimension that the parts slice equally and in order; None if there is none."""
     if not parts or len(parts[0].narrowed) != 1 or len(parts[0].narrowed[0][1]) != 1:
         return None
     dim, ((_, size),) = parts[0].narrowed[0]

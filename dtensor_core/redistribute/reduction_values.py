@@ -1,4 +1,4 @@
-"""Encoding of values for a reduction, so that the result matches that of one device.
+"""Encoding of values for a reduction, so that the result matches a single device's.
 
 Backends accumulate in the dtype that they are sent, and may ignore a nan in a maximum. Therefore:
 
@@ -6,7 +6,7 @@ Backends accumulate in the dtype that they are sent, and may ignore a nan in a m
                   exact but for subnormal numbers, and no sum overflows unless the average does
     norm          is sent as its sum of powers, in float32 for half-precision dtypes
     max, min      of floating-point numbers are sent as integers in the same order, nan beyond all
-                  others; half-precision dtypes as those of float32, since backends reduce no
+                  others; half-precision dtypes as float32's, since backends reduce no
                   integers of their width
 
 `rank_step` asks once per step; `steps` encodes and decodes. Values that travel in another width

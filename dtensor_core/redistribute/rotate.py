@@ -1,6 +1,6 @@
 """Rotation: each rank of a one-axis mesh receives the local tensor of another rank.
 
-One all-to-all in which each rank sends to a single other one. Called by ring attention.
+An all-to-all in which each rank sends to a single other rank. Called by ring attention.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Along every dimension, a shard holds some extents of the global tensor in ascending order. Two
 shards therefore share, along every dimension, a few runs that both hold in the same order. A `Part`
-locates them in one local tensor. Used by `steps`, made by `execute`.
+locates them in a local tensor. Used by `steps`, made by `execute`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Part:
 
 
 def common(held: Sequence[Extent], wanted: Sequence[Extent]) -> Runs:
-    """Return the runs of the wanted extents within the held ones, as local offsets."""
+    """Return the runs of the wanted extents within the held extents, as local offsets."""
     runs: list[tuple[int, int]] = []
     start = 0
     for piece in held:
@@ -48,7 +48,7 @@ def common(held: Sequence[Extent], wanted: Sequence[Extent]) -> Runs:
 
 
 def _append(runs: list[tuple[int, int]], start: int, size: int) -> None:
-    """Append a run, merged with the last one if they touch."""
+    """Append a run, merged with the previous run if they touch."""
     if runs and runs[-1][0] + runs[-1][1] == start:
         start, size = runs[-1][0], runs.pop()[1] + size
     runs.append((start, size))

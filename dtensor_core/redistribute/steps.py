@@ -62,8 +62,8 @@ class RankStep:
         received: The part of the local tensor after that comes from each rank.
         sent_sizes: The numbers of elements of `sent`, in units of the carrier.
         received_sizes: The numbers of elements of `received`, in units of the carrier.
-        sent_dim: The dimension of which `sent` are equal slices in group order, or None.
-        received_dim: The same of `received`.
+        sent_dim: The dimension that `sent` slices equally in group order, or None.
+        received_dim: The same for `received`.
         longest: The number of elements that pieces are padded to, unless they are `even`.
         even: True if all pieces have the same shape.
         reduce_op: The reduction.
@@ -155,7 +155,7 @@ def _gathered(arrived: torch.Tensor, step: RankStep) -> torch.Tensor:
 
 
 def _side_by_side(arrived: torch.Tensor, shape: Sequence[int], step: RankStep) -> torch.Tensor:
-    """Join equal blocks of one `shape` along one dimension with a single copy."""
+    """Join equal blocks of the same `shape` along a dimension with a single copy."""
     assert step.received_dim is not None
     blocks = arrived.view(step.ranks, *shape)
     # `reshape` may return a view that is not contiguous, if blocks have size 1 along the dim.
@@ -163,7 +163,7 @@ def _side_by_side(arrived: torch.Tensor, shape: Sequence[int], step: RankStep) -
 
 
 def _one_by_one(local: torch.Tensor, step: RankStep) -> torch.Tensor:
-    """Lay out equal slices of one dimension one after the other, with at most a single copy."""
+    """Lay out equal slices of a dimension one by one, with at most a single copy."""
     dim = step.sent_dim
     assert dim is not None
     size = local.shape[dim] // step.ranks

@@ -1,7 +1,7 @@
 """Table of transitions: the step that takes a tensor from one placement to another.
 
 Each row names the `Step` kind and the payload bytes that it moves. A pair without a row has no
-direct step and is planned through others. A step acts on one mesh axis, or on several that one
+direct step and is planned through others. A step acts on one mesh axis, or on several that a
 group joins if all of them take the same row. Backward: the gradient of a transition goes the other
 way with Partial read as Replicate, since every partial value receives the full gradient.
 
@@ -76,7 +76,7 @@ def gradient_placement(placement: Placement) -> Placement:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One transition within a plan, on one axis or on several joined ones.
+    """A transition within a plan, on one axis or several joined axes.
 
     Attributes:
         kind: The step kind, a key of `STEPS`.
@@ -94,7 +94,7 @@ class Step:
 
     @property
     def axis(self) -> int:
-        """The axis that the step acts on; the first one of several."""
+        """The axis that the step acts on; the first of several."""
         return self.axes[0]
 
     def payload_bytes(
@@ -164,7 +164,7 @@ def step_between(
 ) -> Step | None:
     """Return the single step between two layouts that differ on some axes only, or None.
 
-    Joined axes take the same row; one that keeps its shard joins an all-to-all. Local steps are
+    Joined axes take the same row; an axis that keeps its shard joins an all-to-all. Local steps are
     taken axis by axis.
     """
     rows = {_joined_row(source[axis], target[axis]) for axis in axes}
@@ -270,7 +270,7 @@ def _digits(size: int, shardings: Sequence[_AxisBlocks]) -> list[tuple[int, int]
 
 
 def _split(digits: Sequence[tuple[int, int]], count: int):
-    """Split digits so that the first ones count to `count`; None if that is impossible."""
+    """Split digits so that the first part counts to `count`; None if that is impossible."""
     first: list[tuple[int, int]] = []
     rest = list(digits)
     while count > 1:

@@ -2,8 +2,8 @@
 
 There are three ways to run ranks: `run_threads` for numerics and behaviour (a fifth of a
 millisecond per run), `run_processes` for real processes over gloo, and `fake_world` for decisions
-at any size. The other names are those of torch's DTensor test harness: tests written for it run
-after a change of imports. Names are imported on first access.
+at any size. The other names come from torch's DTensor test harness: tests written for it run after
+a change of imports. Names are imported on first access.
 """
 
 from __future__ import annotations

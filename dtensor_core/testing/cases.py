@@ -1,8 +1,8 @@
 """unittest classes whose test methods run on several ranks, such as `DTensorTestBase`.
 
-In the test runner, a case replaces its test method by one that makes the same case on every rank (a
-process or a thread) and calls the method there. setUp and tearDown run in the test runner, as in
-torch's harness.
+In the test runner, a case replaces its test method by a function that makes the same case on every
+rank (a process or a thread) and calls the method there. setUp and tearDown run in the test runner,
+as in torch's harness.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class MultiRankTestCase(TestCase):
         return DEVICE_TYPE if self.world_size <= _GPUS else "cpu"
 
     def build_device_mesh(self) -> DeviceMesh:
-        """Return a mesh of one axis over all ranks."""
+        """Return a one-axis mesh over all ranks."""
         return DeviceMesh(self.device_type, list(range(self.world_size)))
 
     def init_pg(self, eager_init: bool = False, backend: str | None = None) -> None:
@@ -135,7 +135,7 @@ class DTensorTestBase(MultiRankTestCase):
 
         Args:
             eager_init: True if NCCL is to connect the ranks now.
-            backend: The backend; the one of `device_type` if None.
+            backend: The backend; `self.backend` if None.
 
         Raises:
             RuntimeError: The caller is not a rank.
@@ -182,12 +182,12 @@ class DTensorOpTestBase(MultiRankTestCase):
         return DEVICE_TYPE
 
     def assertEqualOnRank(self, x: Any, y: Any, msg: Any = None, *, rank: int = 0) -> None:
-        """Fail unless the two are equal; checked on one rank only."""
+        """Fail unless the two are equal; checked on `rank` only."""
         if self.rank == rank:
             self.assertEqual(x, y, msg)  # noqa: PT009
 
     def assertNotEqualOnRank(self, x: Any, y: Any, msg: Any = None, *, rank: int = 0) -> None:
-        """Fail if the two are equal; checked on one rank only."""
+        """Fail if the two are equal; checked on `rank` only."""
         if self.rank == rank:
             self.assertNotEqual(x, y, msg)  # noqa: PT009
 
@@ -212,7 +212,7 @@ def with_comms(
     Args:
         test: The test method; None if the decorator is called with options.
         eager_init: True if NCCL is to connect the ranks when the group is made.
-        backend: The backend of the group; the one of the test case if None.
+        backend: The backend of the group; the test case's if None.
     """
     if test is None:
         return lambda later: with_comms(later, eager_init, backend)

@@ -34,8 +34,8 @@ class Tolerance:
 def assert_equal(actual: Any, expected: Any, tolerance: Tolerance | None = None) -> None:
     """Raise AssertionError, naming the item and the difference, unless the two are equal.
 
-    Two DTensors on one mesh are equal if their full tensors are. If their layouts are the same, the
-    local tensors of this rank are compared; otherwise the DTensors are gathered, and every rank
+    Two DTensors on the same mesh are equal if their full tensors are. If their layouts are equal,
+    the local tensors of this rank are compared; otherwise the DTensors are gathered, and every rank
     must call this.
     """
     _compare(actual, expected, tolerance or Tolerance(), "")
@@ -75,7 +75,7 @@ def _compare_dtensors(actual: Any, expected: Any, tolerance: Tolerance, path: st
 
 
 def _compare_tensors(actual: Any, expected: Any, tolerance: Tolerance, path: str) -> None:
-    """Compare two values of which at least one is a tensor; the other takes its dtype."""
+    """Compare two values, at least one a tensor; the other takes its dtype."""
     if not isinstance(expected, torch.Tensor):
         expected = _like(expected, actual, path)
     elif not isinstance(actual, torch.Tensor):
@@ -152,9 +152,9 @@ class TestCase(unittest.TestCase):
         Args:
             first: The actual value.
             second: The expected value.
-            msg: A message for the failure, or a function that makes it from the default one.
-            rtol: The relative tolerance; that of the dtype if None.
-            atol: The absolute tolerance; that of the dtype if None.
+            msg: A message for the failure, or a function that makes it from the default message.
+            rtol: The relative tolerance; the dtype's default if None.
+            atol: The absolute tolerance; the dtype's default if None.
             equal_nan: True if a nan equals a nan.
             exact_dtype: True if the dtypes must be equal.
             exact_device: True if the devices must be equal.
@@ -177,7 +177,7 @@ class TestCase(unittest.TestCase):
         """Fail, with `msg`, if calling `callable` emits a warning.
 
         Raises:
-            AssertionError: It emits one.
+            AssertionError: It emits a warning.
         """
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")

@@ -57,7 +57,7 @@ class DTensorConverter:
         return tree_unflatten(converted, self._structure)
 
     def successful(self) -> bool:
-        """True if at least one tensor was converted so far, and none could not be."""
+        """True if at least one tensor was converted so far, and none failed to convert."""
         return self.hit > 0 and self.miss == 0
 
     def is_supported_tensor(self, t: torch.Tensor) -> bool:
@@ -73,7 +73,7 @@ class DTensorConverter:
         )
 
     def gen_sharding_choices_for_arg(self, arg: torch.Tensor) -> Sequence[Placement]:
-        """Return the placements to try for one tensor."""
+        """Return the placements to try for a tensor."""
         if arg.dtype == torch.bool:
             return [Replicate()]
         ranks = self.mesh.size()
@@ -83,7 +83,7 @@ class DTensorConverter:
     def to_dist_tensor(
         self, t: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]
     ) -> torch.Tensor:
-        """Return `t` as a DTensor (a parameter stays one), or `t` itself if it can't be one.
+        """Return `t` as a DTensor (a parameter stays one), or `t` itself if that is impossible.
 
         Args:
             t: The tensor.

@@ -1,7 +1,7 @@
 """Outcome of each rank of a run, and the error that a failing run raises.
 
-The runners (threads, processes) make one `RankReport` for each rank that did not return; the first
-of them is the cause. `RankFailure` puts the cause's traceback first and those of the other ranks
+The runners (threads, processes) make a `RankReport` for each rank that did not return; the first of
+them is the cause. `RankFailure` puts the cause's traceback first and the other ranks' tracebacks
 after it, marked as consequences, so that a test's log starts with the relevant line.
 """
 
@@ -40,7 +40,7 @@ class RankReport:
 
     @property
     def sentence(self) -> str:
-        """The report in one line."""
+        """The report in a single line."""
         return f"rank {self.rank} {self.outcome.value}: {self.summary}"
 
 

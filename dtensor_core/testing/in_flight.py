@@ -99,7 +99,7 @@ class Transfer:
 
 
 class SharedGroup:
-    """State that the ranks of one group share: their collectives and transfers in flight."""
+    """State that the ranks of a group share: their collectives and transfers in flight."""
 
     def __init__(self, name: str, ranks: tuple[int, ...]) -> None:
         self.name = name
@@ -153,7 +153,7 @@ class SharedGroup:
     def _transfer(
         self, side: str, source: int | None, target: int, tag: int, tensor: torch.Tensor
     ) -> Transfer:
-        """Give a tensor to the first transfer that lacks it, or to a new one."""
+        """Give a tensor to the first transfer that lacks it, or to a new transfer."""
         for transfer in self._transfers:
             if getattr(transfer, side) is None and transfer.connects(source, target, tag):
                 break

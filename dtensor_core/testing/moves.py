@@ -1,8 +1,8 @@
 """Data movement of each collective, given the tensors of all ranks.
 
-`MOVES[kind]` takes the ranks' parts in group order and fills in their outputs. Results are those of
-the c10d documentation; reductions accumulate in rank order. Nothing here communicates, waits or
-depends on threads: `in_flight` collects the parts and calls once all are there.
+`MOVES[kind]` takes the ranks' parts in group order and fills in their outputs. Results follow the
+c10d documentation; reductions accumulate in rank order. Nothing here communicates, waits or depends
+on threads: `in_flight` collects the parts and calls once all are there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RankArguments:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTerms:
-    """Parameters that all ranks of one collective must agree on."""
+    """Parameters that all ranks of a collective must agree on."""
 
     kind: str
     reduce_op: Any = None
@@ -110,7 +110,7 @@ def _all_gather_lists(parts: Sequence[RankArguments], terms: CollectiveTerms) ->
 
 
 def _all_gather_coalesced(parts: Sequence[RankArguments], terms: CollectiveTerms) -> None:
-    """All-gather where outputs are `world_size` lists, with one tensor per input tensor."""
+    """All-gather where outputs are `world_size` lists, with a tensor per input tensor."""
     for part in parts:
         for outputs, source in zip(part.outputs, parts, strict=True):
             copy_each(outputs, source.inputs)

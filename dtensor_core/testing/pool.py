@@ -7,7 +7,7 @@
 
     run_processes(body, 4, 10)  ->  [tensor([60., 60.])] * 4
 
-The processes are started once and serve one call after the other; each call gets its own process
+The processes are started once and serve all calls in turn; each call gets its own process
 group. After a failure they are killed, and restarted when needed. Functions are resolved by name in
 the other processes; arguments and results are pickled.
 """
@@ -96,7 +96,7 @@ def on_processes(
 
     Args:
         world_size: The number of ranks.
-        timeout_s: The time limit of one call in seconds.
+        timeout_s: The time limit of a call in seconds.
     """
 
     def decorate(fn: Callable[P, object]) -> Callable[P, None]:
@@ -114,7 +114,7 @@ def on_processes(
 
 @dataclass(slots=True)
 class _Worker:
-    """The pool's handle of one worker process."""
+    """The pool's handle of a worker process."""
 
     process: BaseProcess
     tasks: Connection
@@ -137,12 +137,12 @@ class _Worker:
 
     @property
     def answers(self) -> list[str]:
-        """The stacks written so far; one is complete once the next has begun, or after a crash."""
+        """The stacks written so far; each is complete once the next has begun, or after a crash."""
         text = self.stacks.read_text(errors="replace")
         return text.split("(most recent call first):")[1:]
 
     def stack(self, number: int) -> str:
-        """Return the test's own frames of one of the stacks, innermost first."""
+        """Return the test's own frames of a stack, innermost first."""
         text = self.answers[number] if self.answers else ""
         frames = [line for line in text.splitlines() if line.lstrip().startswith("File ")]
         ours = next((i for i, line in enumerate(frames) if worker.__file__ in line), len(frames))
@@ -206,7 +206,7 @@ class _Pool:
         return call.values()
 
     def kill(self) -> None:
-        """Kill all workers; the next run starts new ones."""
+        """Kill all workers; the next run starts new workers."""
         workers, self._workers = self._workers, []
         # All are killed before the first is waited for.
         for each in workers:
@@ -222,7 +222,7 @@ class _Pool:
             self._folder = None
 
     def _start(self, num_workers: int) -> None:
-        """Start workers until there are at least `num_workers` living ones."""
+        """Start workers until at least `num_workers` are alive."""
         if any(not each.process.is_alive() for each in self._workers):
             self.kill()
         if len(self._workers) >= num_workers:

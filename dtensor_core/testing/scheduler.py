@@ -1,12 +1,12 @@
 """Cooperative scheduler of ranks that are threads: exactly one runs at a time.
 
-`Scheduler` takes one entry point per rank and calls each on its own thread. A rank runs until it
+`Scheduler` takes an entry point per rank and calls each on its own thread. A rank runs until it
 returns or waits for an `Awaited`; then the next ready rank continues. Ranks do not contend for the
 interpreter lock, which makes naive rank threads slow. Runs are deterministic. A deadlock is
 detected at once, without a timeout, because no rank is ready.
 
-On a deadlock every waiting rank raises `Released`. The cause is an earlier rank's failure if there
-was one, otherwise the deadlock itself.
+On a deadlock every waiting rank raises `Released`. The cause is an earlier rank's failure, if any,
+otherwise the deadlock itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SchedulerError(RuntimeError):
 
 @dataclass(slots=True)
 class RankRun:
-    """State and result of one rank's thread in a run."""
+    """State and result of a rank's thread in a run."""
 
     value: object = None
     error: BaseException | None = None
@@ -128,7 +128,7 @@ class Scheduler:
         mine.waits_for = None
 
     def wake(self, ranks: Sequence[int], awaited: Awaited) -> None:
-        """Make those of `ranks` ready that wait for `awaited`, which is done now."""
+        """Make ready the `ranks` that wait for `awaited`, which is done now."""
         run = self._run
         assert run is not None
         for rank in ranks:

@@ -77,11 +77,11 @@ class ThreadWork(dist.Work):
 
 
 class ThreadGroup(groups.ProcessGroup):
-    """One rank's view of a group of threads.
+    """A rank's view of a group of threads.
 
     The methods are those that torch's Python process groups override. They must be functions of
     exactly these names that call `super()` themselves, since pybind11 uses the name to distinguish
-    a call of the base from one of the override.
+    a call of the base from a call of the override.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ThreadGroup(groups.ProcessGroup):
         self._group_rank = rank
 
     def _begin(self, opts: Any = None, default: Callable[[], Any] | None = None) -> Any:
-        """Enable the pass through c10d's operator; return the options, or the default ones."""
+        """Enable the pass through c10d's operator; return the options, or the defaults."""
         self.scheduler.check_thread(self.global_rank)
         self._options.error_on_collective = False
         return default() if opts is None and default else opts

@@ -1,4 +1,4 @@
-"""Threads, process groups and meshes for one world size, reused across runs.
+"""Threads, process groups and meshes for a world size, reused across runs.
 
 A pool seats each of its threads as a rank: the thread has its own c10d world, whose groups are
 `ThreadGroup`s that find each other by name. `threads` owns the pools and installs the worlds; no
@@ -28,7 +28,7 @@ BACKEND = "threaded"
 
 
 class World(threading.local, C10dWorld):
-    """c10d's record of process groups, per thread; replaces its global one.
+    """c10d's record of process groups, per thread; replaces its global record.
 
     What c10d keeps in the record itself, each thread has from the base class. What it keeps in
     variables of its module, all threads would share, so this class has attributes of these names.
@@ -65,7 +65,7 @@ seat = Seat()
 
 
 class ThreadPool:
-    """The ranks of one world size."""
+    """The ranks for a given world size."""
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size

@@ -11,7 +11,7 @@ All of `torch.distributed` works inside: the default group, sub-groups, device m
 collectives, asynchronous work. Each rank has its own random generators, which start in the caller's
 state. Arguments and closures are shared between the ranks, not copied; tensors in them must only be
 read. Threads and the default group persist across runs. Groups that a run makes are dropped at its
-end, except those of `kept_mesh`.
+end, except the groups of a `kept_mesh`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def on_threads(
 
     Args:
         world_size: The number of ranks.
-        timeout_s: The time limit of one call in seconds.
+        timeout_s: The time limit of a call in seconds.
     """
 
     def decorate(fn: Callable[P, object]) -> Callable[P, None]:
@@ -121,7 +121,7 @@ def kept_mesh(
     """Return a mesh for the calling rank that outlives the run: the same object at every call.
 
     All ranks must call it with equal arguments. Intended for thousands of small runs: making a mesh
-    of two axes takes milliseconds, an empty run a fifth of one.
+    of two axes takes milliseconds, an empty run a fifth of a millisecond.
 
     Args:
         shape: The number of ranks along each axis.
@@ -138,7 +138,7 @@ def kept_mesh(
 
 @contextmanager
 def _installed() -> Iterator[None]:
-    """Let c10d keep one world per thread; restore process-wide state that a run may change."""
+    """Let c10d keep a world per thread; restore process-wide state that a run may change."""
     backend: Any = dist.Backend
     if BACKEND not in backend.backend_list:
         backend.register_backend(BACKEND, create_group, extended_api=True, devices=["cpu", "cuda"])
@@ -211,7 +211,7 @@ def _mode_flags_restored() -> Iterator[None]:
 
 
 def _reports(pool: ThreadPool, run: Run, timeout_s: float) -> list[RankReport]:
-    """Return one report for each rank that did not return, the cause first."""
+    """Return a report for each rank that did not return, the cause first."""
     if run.expired:
         return _reports_of_expired(run, timeout_s)
     failed = [_report_of_failed(rank, run.ranks[rank].error) for rank in run.failed]

@@ -167,7 +167,7 @@ def _die_with_parent(lifeline: Connection) -> None:
 
 
 def _redirect(output: str) -> None:
-    """Redirect all output to a file, that of C code included."""
+    """Redirect all output to a file, including output from C code."""
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,8 +1,8 @@
 """Private names of torch that dtensor_core uses, by subject; nothing else imports any.
 
 `tests/torch_contract` asserts of each name that it is what its description here says. A new release
-of torch that changes one fails there, by name. Private attributes of torch's objects, such as
-`op._schema`, are used where they are needed, and asserted there too.
+of torch that changes any of them fails there, by name. Private attributes of torch's objects, such
+as `op._schema`, are used where they are needed, and asserted there too.
 """
 
 import torch

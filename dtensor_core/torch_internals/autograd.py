@@ -16,7 +16,7 @@ _C: Any = torch._C
 _functorch: Any = _C._functorch
 
 current_graph_task_id = _C._current_graph_task_id
-"""Return the number of the backward pass that runs on this thread; -1 outside of one."""
+"""Return the number of the backward pass that runs on this thread; -1 outside of any."""
 current_node = _C._current_autograd_node
 """Return the autograd node whose gradient is computed on this thread; None if there is none."""
 increment_version = _C._increment_version
@@ -32,11 +32,11 @@ def has_dual_level() -> bool:
 
 
 is_batched = _functorch.is_batchedtensor
-"""Return whether a tensor is one that `torch.func.vmap` has wrapped."""
+"""Return whether `torch.func.vmap` has wrapped a tensor."""
 
 
 def innermost(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor within the wrappers of `torch.func`; a batched one is returned as it is."""
+    """Return the tensor within the wrappers of `torch.func`; batched tensors are returned as is."""
     while _functorch.is_gradtrackingtensor(tensor):
         tensor = _functorch.get_unwrapped(tensor)
     return tensor

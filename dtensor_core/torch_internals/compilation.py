@@ -31,13 +31,13 @@ _SKIP = eval_frame._FrameAction.SKIP
 current_transform = _functorch.peek_interpreter_stack
 """Return the innermost transform of `torch.func` in force; None if there is none."""
 is_wrapped = _functorch.is_functorch_wrapped_tensor
-"""Return whether a tensor stands for another one in a transform."""
+"""Return whether a tensor stands for another in a transform."""
 
 
 def register_constant(cls: type, members: Iterable[str]) -> None:
-    """Make a class one of constants for torch.compile, whose `members` it calls while it traces.
+    """Make instances of a class constants for torch.compile, which calls `members` while tracing.
 
-    Its instances have `__eq__`, `__hash__` and `__fx_repr__`.
+    Instances have `__eq__`, `__hash__` and `__fx_repr__`.
     """
     real = opaque_object.MemberType.USE_REAL
     _REGISTER(cls, typ=_KIND, members=dict.fromkeys(members, real))

@@ -75,7 +75,7 @@ def mode_flags() -> dict[str, bool]:
 
 
 def set_mode_flags(flags: dict[str, bool]) -> None:
-    """Set the flags; the last one is kept a second time by dynamo's guards."""
+    """Set the flags; dynamo's guards keep a second copy of the last."""
     from torch._C._dynamo.guards import set_is_in_mode_without_ignore_compile_internals
 
     for name, value in flags.items():

@@ -23,4 +23,4 @@ CLIPPING: Any = clip_grad
 TOTAL_NORM = "_get_total_norm"
 """Its function that returns the norm of all gradients."""
 FOREACH_FUNCTIONS = ("_foreach_zero_", "_amp_foreach_non_finite_check_and_unscale_")
-"""Foreach functions of `torch` that take one class of tensors at a time."""
+"""Foreach functions of `torch` that take a single class of tensors at a time."""

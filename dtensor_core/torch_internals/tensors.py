@@ -1,4 +1,4 @@
-"""Tensors of torch other than plain ones: subclasses, fake tensors, aliases."""
+"""Tensors of torch that are not plain: subclasses, fake tensors, aliases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Tensor: Any = torch.Tensor
 
 new_dtensor = _Tensor._dtensor__new__
 """Make a tensor of a subclass: its class, its local tensor and its spec, which become attributes.
-Shape, strides and dtype are those of the spec's `tensor_meta`.
+Shape, strides and dtype come from the spec's `tensor_meta`.
 """
 make_wrapper = _Tensor._make_wrapper_subclass
 """Make a tensor of a subclass without memory of its own, from its class, size, dtype and device.
@@ -40,4 +40,4 @@ is_alias_of = _C._is_alias_of
 is_functional = torch._is_functional_tensor
 """Return whether a tensor belongs to a functionalization."""
 assert_on_device: Any = torch._assert_async
-"""Raise on the device, without waiting for it, if a tensor of one element is false."""
+"""Raise on the device, without waiting for it, if a single-element tensor is false."""

@@ -22,5 +22,5 @@ def option(usage: str, help: str, **more: Any) -> Any:
 
 
 def one_of(*names: str) -> Callable[[str], list[str]]:
-    """Return the completion of one of some names."""
+    """Return the completion of an option with these values."""
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]

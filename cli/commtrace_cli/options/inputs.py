@@ -13,7 +13,7 @@ _TRACE_SUFFIXES = (".json", ".comm", ".spools", ".spool")
 
 
 def _traces(incomplete: str) -> list[str]:
-    """Return the traces whose path has this prefix, and folders on the way to one."""
+    """Return the traces whose path has this prefix, and folders on the way to them."""
     found = sorted(Path(incomplete).parent.glob("*")) if incomplete else sorted(Path().glob("*"))
     if incomplete.endswith("/"):
         found = sorted(Path(incomplete).glob("*"))

@@ -59,7 +59,7 @@ class Absence:
 
 @of_run
 def absences(frames: Frames) -> list[Absence]:
-    """Return one absence for each group whose members made different numbers of calls."""
+    """Return an absence for each group whose members made different numbers of calls."""
     covered = coverage(frames)
     reached = covered.reached[~covered.reached["rank"].isin(covered.unrecorded)]
     last_numbers = reached.groupby("group")["last"].agg(["min", "max"])
@@ -158,7 +158,7 @@ def missing_calls(
 
 
 def _first_of(problems: Sequence[Problem]) -> Problem:
-    """Return the earliest of the problems with the same missing ranks, which are one fault."""
+    """Return the earliest of the problems with the same missing ranks, which are a single fault."""
     first, *others = sorted(problems, key=lambda each: (each.at_ns, each.group))
     groups = counted(len(others), "other group")
     more = f" Calls in {groups} lack the same ranks." if others else ""
@@ -239,7 +239,7 @@ def _by_departures(
     """Return the blamed ranks by their departures: ranks, `is_one_of`, and a sentence.
 
     The side with departures is blamed: the ranks that arrived if they are fewer, the missing ranks
-    if they skipped a usual call. Without departures on one side only, the ranks that arrived are
+    if they skipped a usual call. Unless exactly one side has departures, the ranks that arrived are
     blamed only if all missing ranks have ended; a rank that runs may still arrive.
     """
     found = departures(frames, [*each.present, *each.absent][:MOST_COMPARED])
@@ -275,7 +275,7 @@ def _meanwhile(missing: Sequence[int], inside: Mapping[int, str], states: Mappin
 
 
 def missing_ranks(frames: Frames, covered: Coverage) -> Iterator[Problem]:
-    """Yield one problem for all members without a recording.
+    """Yield a problem for all members without a recording.
 
     The problem names the last call of the other members in a common group, unless that call is
     known to have ended: they may wait in it.
@@ -326,9 +326,9 @@ def _last_call(frames: Frames, covered: Coverage, groups: Sequence[str]) -> pd.S
 
 
 def losses(covered: Coverage, absent: list[Absence]) -> Iterator[Problem]:
-    """Yield calls lost by the trace: gaps in a rank's numbers, or calls after its last one.
+    """Yield calls lost by the trace: gaps in a rank's numbers, or calls after its last.
 
-    Ranks that have lost equally many calls for the same reason form one problem.
+    Ranks that have lost equally many calls for the same reason form a single problem.
     """
     if covered.has_timed_out_only or not covered.calling:  # it does not list all calls
         return

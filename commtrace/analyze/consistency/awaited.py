@@ -22,7 +22,7 @@ def lone_waits(
 ) -> Iterator[Problem]:
     """Yield the waits for ranks in no call, in transfers and in creations of groups.
 
-    All waits for the same ranks are one problem.
+    All waits for the same ranks form a single problem.
 
     Args:
         frames: The run.

@@ -1,4 +1,4 @@
-"""Consistency check across the ranks of a run, as one table.
+"""Consistency check across the ranks of a run, as a table.
 
 The order of the trace's ranks and rows does not matter. An empty table means that no compared call
 disagrees with the calls of its peers in kind, reduction, root, type, size or order; `compared`
@@ -70,7 +70,7 @@ from commtrace.analyze.program_folder import program_folder
 
 @of_run
 def consistency(frames: Frames) -> pd.DataFrame:
-    """Return one row per problem: faults first, the earliest first; empty if there are none."""
+    """Return a row per problem, faults first, then by time; empty if there are none."""
     covered = coverage(frames)
     # Together, to share one pass over the run.
     first: list[Callable[[], Any]] = [
@@ -145,7 +145,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
 
 
 def _is_of_unlike(frames: Frames, ring: list[Wait]) -> bool:
-    """Return whether a rank of a cycle waits in a creation after one that ranks made unalike."""
+    """Return whether a rank of a cycle waits in the first unlike creation, or in a later one."""
     unlike = unlike_creation(frames)
     return unlike is not None and any(wait.creation >= unlike[0] for wait in ring)
 

@@ -1,7 +1,7 @@
 """Progress of each member of each group, and the part of it that the trace covers.
 
 A call's number proves that its rank made all calls before it, so a gap means lost calls, not
-missing ones. Only calls after a rank's last one may never have been made.
+missing calls. Only calls after a rank's last recorded call may never have been made.
 """
 
 from __future__ import annotations

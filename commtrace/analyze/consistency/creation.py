@@ -103,7 +103,7 @@ def inside_creation(frames: Frames) -> dict[int, str]:
 
 
 def unlike_groups(frames: Frames, covered: Coverage, wait: str) -> Iterator[Problem]:
-    """Yield one problem for each group whose creation differs between ranks.
+    """Yield a problem for each group whose creation differs between ranks.
 
     Args:
         frames: The run.

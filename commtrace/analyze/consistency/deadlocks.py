@@ -25,10 +25,10 @@ from commtrace.analyze.matching import RECV, SEND
 
 
 def deadlock_cycles(all_waits: list[Wait]) -> list[list[Wait]]:
-    """Return shortest deadlock cycles without common ranks or calls, one for each deadlock.
+    """Return shortest deadlock cycles without common ranks or calls, one per deadlock.
 
-    In a cycle, each rank waits for the next. The graph has a node for each wait and one for each
-    call, so that all waits in a call share the edges to the waits of its missing ranks.
+    In a cycle, each rank waits for the next. The graph has a node for each wait and each call,
+    so that all waits in a call share the edges to the waits of its missing ranks.
     """
     of_rank: dict[int, list[Wait]] = {}
     calls: dict[CallKey, tuple[int, ...]] = {}
@@ -65,7 +65,7 @@ def _edges(
 def deadlocks(
     frames: Frames, covered: Coverage, found: list[list[Wait]], all_waits: Iterable[Wait]
 ) -> Iterator[Problem]:
-    """Yield one problem for each deadlock cycle, with the blamed rank if known.
+    """Yield a problem for each deadlock cycle, with the blamed rank if known.
 
     Args:
         frames: The run.
@@ -120,7 +120,7 @@ def _differing(frames: Frames, cycle: list[Wait]) -> tuple[str, str]:
 
 
 def _groups_text(frames: Frames, cycle: list[Wait]) -> str:
-    """Return a sentence if each rank uses another group in one line, with the same members."""
+    """Return a sentence if ranks use different groups with the same members on the same line."""
     first = cycle[0]
     is_one_line = all(wait.group and wait.source == first.source != "" for wait in cycle)
     are_different = len({wait.group for wait in cycle}) == len(cycle)
@@ -193,7 +193,7 @@ def _have_same_members(frames: Frames, cycle: list[Wait]) -> bool:
 
 
 def _tags_text(cycle: list[Wait]) -> str:
-    """Return a sentence if both ends of one transfer wait for each other with unequal tags."""
+    """Return a sentence if both ends of a transfer wait for each other with unequal tags."""
     if len(cycle) != 2 or any(wait.is_of_all for wait in cycle):
         return ""
     kinds = {wait.text.partition(" ")[0]: wait for wait in cycle}

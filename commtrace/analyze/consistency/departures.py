@@ -6,12 +6,12 @@ does not show which rank did something else. A program repeats itself, though:
     rounds before    all_reduce    recv    all_reduce    recv    all_reduce
     then             all_reduce            all_reduce
 
-The second all_reduce is a departure: in all earlier rounds, a recv followed the first one. If
+The second all_reduce is a departure: in all earlier rounds, a recv followed the first. If
 different calls followed in them, only the rounds with the same calls before it count. A rank has no
 departure if it made too few rounds.
 
-Rounds can be within longer ones, as steps are within epochs: a rank that made 12 recvs between two
-all_reduces of one place each time, and then 11, has left out one.
+Rounds can be nested, as steps are within epochs: a rank that made 12 recvs between two all_reduces
+of the same place each time, and then 11, has left out a recv.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Departure:
         is_altered: `made` and `usual` differ only in their group or peer.
         is_new: The rank never made `made` after `before` in earlier rounds.
         nums: Numbers of `usual` in the last round and in those before, if it was made fewer times.
-        since_ns: Begin of that round, in any part of which it was left out; -1 without one.
+        since_ns: Begin of that last round, in any part of which it was left out; -1 if none.
     """
 
     rank: int
@@ -100,7 +100,7 @@ def _call_text(call: pd.Series, *, with_group: bool = False) -> str:
 
 
 def departures(frames: Frames, ranks: Collection[int]) -> dict[int, Departure]:
-    """Return, by rank, the first departure among the last calls of each rank that has one."""
+    """Return, by rank, the first departure among the last calls of each rank, if any."""
     calls = calls_of_ranks(frames, sorted(ranks))
     recent = calls.groupby("rank").tail(_MOST_CALLS)
     found = {}
@@ -165,7 +165,7 @@ def _departure(rank: int, own: pd.DataFrame, calls: pd.DataFrame) -> Departure |
 def _is_of_all(calls: pd.DataFrame, made: pd.Series, usual: pd.Series) -> bool:
     """Return whether all came to a collective at its line after as many calls of the usual group.
 
-    The loop of the usual calls ended on all ranks then, so that no rank left one out.
+    The loop of the usual calls ended on all ranks then, so that no rank left out a call.
     """
     if made["is_transfer"] or usual["is_transfer"] or made["number"] < 0:
         return False
@@ -179,7 +179,7 @@ def _is_of_all(calls: pd.DataFrame, made: pd.Series, usual: pd.Series) -> bool:
 
 
 def _rest_of_round(codes: np.ndarray, place: int, at: int) -> np.ndarray:
-    """Return the calls after one, until the call before it is made again."""
+    """Return the calls after a place, until the call before it is made again."""
     rest = codes[place + 1 : min(place + 1 + _MOST_IN_ROUND, at)]
     again = np.flatnonzero(rest == codes[place - 1])
     return rest[: again[0] + 1] if again.size else rest
@@ -218,10 +218,10 @@ def _num_alike(codes: np.ndarray, one: int, other: int) -> int:
 
 
 def _rounds_like(codes: np.ndarray, at: int) -> list[int]:
-    """Return earlier places at which one call always followed the calls before a place.
+    """Return earlier places at which the same call always followed the calls before a place.
 
     As few calls before it are compared as are needed. Empty if there are too few such places, or if
-    what was made at the place was made again in later rounds, so that it is usual as well.
+    the call at the place was made again in later rounds, so that it is usual as well.
     """
     places = np.flatnonzero(codes[:-1] == codes[at - 1]) + 1
     for num in range(1, _MOST_BEFORE + 1):

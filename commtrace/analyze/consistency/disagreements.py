@@ -103,7 +103,7 @@ def _first_of_part(frames: Frames) -> pd.DataFrame:
 def disagreements(
     frames: Frames, covered: Coverage, calls_that_differ: Collection[CollectiveKey]
 ) -> Iterator[Problem]:
-    """Yield one problem for each field that differs in one of some calls."""
+    """Yield a problem for each field of these calls that differs between ranks."""
     if not calls_that_differ:
         return
     calls = calls_of(

@@ -19,7 +19,7 @@ _READ = [
     *(f"{end}_{what}" for end in ("input", "output") for what in ("shapes", "splits")),
 ]
 _ENDS = {"sent": ("input", "source", "target"), "received": ("output", "target", "source")}
-"""Shapes and splits of each end, the call's own rank and the other one."""
+"""Shapes and splits of each end, the call's own rank, and the other rank."""
 
 
 def unmatched_splits(covered: Coverage, calls: pd.DataFrame) -> pd.DataFrame:

@@ -32,7 +32,7 @@ _MOST_LINES = 3
 def lost_ranks(frames: Frames) -> Iterator[Problem]:
     """Yield the ranks that a signal ended, or else the first rank that an exception ended.
 
-    An exception that all ranks raised at one line is no fault of their communication.
+    An exception that all ranks raised at the same line is not a communication fault.
     """
     has_signals = bool((frames.ranks["exit_code"] < -1).any())
     if not has_signals and not (frames.host_events["kind"] == FATAL).any():
@@ -69,7 +69,7 @@ def _problem(frames: Frames, end: End, others: Sequence[End]) -> Problem:
 def stalled_ranks(frames: Frames) -> Iterator[Problem]:
     """Yield the ranks that are in no call while all others wait for the store, or for each other.
 
-    They are the ones that the others wait for, as those do not go on themselves.
+    As all others wait, it must be these ranks that they wait for.
     """
     if not frames.host_events["kind"].isin(WAITING_KINDS).any():
         return  # without the pass over all calls that `ends` makes

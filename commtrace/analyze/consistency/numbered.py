@@ -42,7 +42,7 @@ def _calls_of(part: Frames, wanted: Collection[CollectiveKey]) -> pd.DataFrame:
 def calls_at_or_after(frames: Frames, wanted: Iterable[CollectiveKey]) -> pd.DataFrame:
     """Return the calls of each of these collectives, and of the next collective in its group.
 
-    Its number may be higher by more than one, since the trace can lack calls of ring buffers.
+    The numbers may not be consecutive, since the trace can lack calls of ring buffers.
     """
     by_group: dict[str, set[int]] = {}
     for group, number in wanted:

@@ -40,7 +40,7 @@ Edges = dict[int, dict[int, list[int]]]
 def crossed_orders(
     frames: Frames, covered: Coverage, until: Mapping[str, int]
 ) -> Iterator[Problem]:
-    """Yield one problem for each set of groups with crossed calls, at the first such place.
+    """Yield a problem for each set of groups with crossed calls, at the first such place.
 
     Args:
         frames: The run.
@@ -145,7 +145,7 @@ def _joined(parts: list[_Spans]) -> _Spans:
 def _steps_within(
     frames: Frames, until: Mapping[str, int], name: str, spans: np.ndarray
 ) -> pd.DataFrame:
-    """Return the steps with both places in one of some disjoint spans, as pairs of collectives."""
+    """Return the steps with both places in any of some disjoint spans, as pairs of collectives."""
     ordered, at = _steps(frames, until)
     is_inside = _covered_by(spans, _places(frames)[name].loc[ordered.index].to_numpy())
     at = at[is_inside[at] & is_inside[at + 1]]
@@ -162,7 +162,7 @@ def _steps_within(
 
 
 def merged_spans(spans: np.ndarray) -> np.ndarray:
-    """Return the union of closed intervals as disjoint ones in order, `[low, high]` each.
+    """Return the union of closed intervals as disjoint intervals in order, `[low, high]` each.
 
     >>> merged_spans(np.array([[5, 9], [1, 3], [2, 4]])).tolist()
     [[1, 4], [5, 9]]
@@ -176,13 +176,13 @@ def merged_spans(spans: np.ndarray) -> np.ndarray:
 
 
 def _covered_by(spans: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Return a mask of the values that lie in one of some disjoint closed intervals."""
+    """Return a mask of the values that lie in any of some disjoint closed intervals."""
     place = np.searchsorted(spans[:, 0], values, side="right") - 1
     return (place >= 0) & (values <= spans[place, 1])
 
 
 def _turns(edges: Edges, cycle: list[int]) -> list[tuple[int, int, int]]:
-    """Return the cycle as (from, to, rank), merging consecutive steps that one rank makes."""
+    """Return the cycle as (from, to, rank), merging consecutive steps of the same rank."""
     turns: list[tuple[int, int, int]] = []
     common: set[int] = set()
     for at, then in zip(cycle, [*cycle[1:], cycle[0]], strict=True):

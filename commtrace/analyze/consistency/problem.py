@@ -1,4 +1,4 @@
-"""The `Problem` type: one fault, or one gap in the check; a row of the table `consistency`."""
+"""The `Problem` type: a fault, or a gap in the check; a row of the table `consistency`."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def at_the_start(ranks: Iterable[int]) -> str:
 
 
 def call_text(kind: str, number: int, group: str, mesh_axis: str) -> str:
-    """Format one collective for people: `all_reduce 17 of tp (group 3)`."""
+    """Format a collective for people: `all_reduce 17 of tp (group 3)`."""
     return f"{kind} {number} of {group_text(group, mesh_axis)}"
 
 

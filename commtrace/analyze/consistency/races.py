@@ -18,7 +18,7 @@ _COLUMNS = ["rank", "kind", "group", "seq", "source_file", "source_line", "resul
 
 
 def races(frames: Frames) -> list[Problem]:
-    """Return one problem for each line and group with such calls."""
+    """Return a problem for each line and group with such calls."""
     if not census(frames).selected[FOLLOWED]:
         return []
     rows = pd.concat(list(frames.by_ranks(_raced)))

@@ -11,7 +11,7 @@ from commtrace.analyze.gradients import wrong_reductions
 
 
 def wrongly_reduced(frames: Frames) -> Iterator[Problem]:
-    """Yield one problem for all values that are wrong in the same way."""
+    """Yield a single problem for all values that are wrong in the same way."""
     if not census(frames).num_fingerprints:
         return
     for wrong in wrong_reductions(frames):

@@ -11,9 +11,9 @@ from commtrace.units import counted, text_of_ranks
 
 
 def differing_replicas(frames: Frames) -> Iterator[Problem]:
-    """Yield one problem: the first tensor in time whose replicas differ.
+    """Yield a single problem: the first tensor in time whose replicas differ.
 
-    Later ones may follow from it, and are counted.
+    Later tensors may differ because of it, and are counted.
     """
     found = replicas(frames)
     if found.empty:

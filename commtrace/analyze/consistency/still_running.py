@@ -1,7 +1,7 @@
 """Absences in a run that is still running when it is read: missing calls may still arrive.
 
-Ranks write four times a second, and are read one after the other. A recent call is therefore
-missing on ranks that have not arrived yet, and on ranks whose spool was read earlier.
+Ranks write four times a second, and are read in turn. A recent call is therefore missing on ranks
+that have not arrived yet, and on ranks whose spool was read earlier.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ADDED = " The run was still running when it was read: the calls may still arriv
 
 
 def without_recent(frames: Frames, problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield the problems of a run; recent absences in a running one are no faults."""
+    """Yield the problems of a run; recent absences are not faults while it is running."""
     now_ns = int(frames.run.get("read_ns", -1))
     if not frames.run.get("running_ranks") or now_ns < 0 or frames.ranks.empty:
         yield from problems

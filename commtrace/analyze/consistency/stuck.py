@@ -57,7 +57,7 @@ class RankProgress:
 
 @dataclass(frozen=True, slots=True)
 class MembersProgress:
-    """The members of a group, by rank; `silent` ones have no line.
+    """The members of a group, by rank; `silent` members have no line.
 
     Attributes:
         named: Name of the group in sentences; may be empty.

@@ -2,8 +2,8 @@
 
 Transfers between two ranks are compared in total, not one by one, because transfers with different
 tags may overtake each other. An unknown size agrees with every other. Both directions between two
-ranks form one problem. The check leaves out ranks whose transfers the trace may have lost, ranks
-that receive from any source, and transfers in a deadlock, which is reported separately.
+ranks form a single problem. The check leaves out ranks whose transfers the trace may have lost,
+ranks that receive from any source, and transfers in a deadlock, which is reported separately.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BY = ["group", "source", "target"]
 def unmatched_transfers(
     frames: Frames, covered: Coverage, in_deadlock: Collection[int] = ()
 ) -> Iterator[Problem]:
-    """Yield one problem for each pair of ranks and group in which both ends differ.
+    """Yield a problem for each pair of ranks and group in which both ends differ.
 
     `in_deadlock` holds the rows of calls that a deadlock explains.
     """

@@ -5,11 +5,11 @@ sequences     the calls of two ranks side by side, and the last calls that agree
 program_text  functions of the program, and the frames around a call
 control_flow  the control-flow graph of a function
 conditions    the probability that ranks differ in a condition
-splits        the statement of one function at which ranks took different branches
+splits        the statement of a function at which ranks took different branches
 explaining    the same over several functions, along the frames of the calls
 branching     the text of the branch, from the calls of both ranks
-events        events on the host of one rank only
-description   the row of one divergence
+events        host events of one rank only
+description   the row of a divergence
 verdict       a fault in one line
 divergence    the table
 """

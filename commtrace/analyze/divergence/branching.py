@@ -1,7 +1,7 @@
 """The statements by which two ranks parted, from their calls before and after.
 
 What ranks do in each round, such as the root's part of a broadcast, is no parting. If one of them
-went its own usual way, the other is compared with what itself did in earlier rounds.
+went its own usual way, the other is compared with its own earlier rounds.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def branch_text(
         frames: The run.
         calls: Calls of both ranks, as `calls_of_ranks` returns them.
         parted: The calls at which they part.
-        ranks: The rank that did something else, and the other one.
-        unlike: A module that only one of them ran before a call of its backward pass.
+        ranks: The rank that did something else, and the other rank.
+        unlike: A module that only one rank ran before a call of its backward pass.
     """
     text = ProgramText.of(frames)
     sides = zip((parted.own, parted.others), ranks, strict=True)
@@ -111,7 +111,7 @@ def branch_text(
 def _by_store(
     frames: Frames, text: ProgramText, parted: Parting, ranks: tuple[int, int]
 ) -> tuple[DecidingLine, ...]:
-    """Return the statements by which a rank did not set a key that the other one waits for."""
+    """Return the statements by which a rank did not set a key that the other waits for."""
     if parted.own is None or parted.others is not None:
         return ()
     setter = chain_to_setter(frames, text, ranks[1])
@@ -141,7 +141,7 @@ def _in_any_round(
     end_of_loop: tuple[DecidingLine, ...],
     ranks: tuple[int, int],
 ) -> tuple[DecidingLine, ...]:
-    """Return the statement by which one of many alike calls can have been left out.
+    """Return the statement by which a call among many alike can have been left out.
 
     It is the end of the loop if every round makes the call; two that are as likely are both
     returned, the second as an alternative.
@@ -149,9 +149,9 @@ def _in_any_round(
     Args:
         text: The program.
         made: Calls of both ranks.
-        sides: The next call of either rank; the one rank has left out the other's call, or has made
-            its own, which it made before, once more than the other rank.
-        end_of_loop: A loop that may have ended earlier on one rank; empty if there is none.
+        sides: The next call of either rank; the first rank has left out the other's call, or has
+            made its own, which it made before, once more than the other rank.
+        end_of_loop: A loop that may have ended earlier on a rank; empty if there is none.
         ranks: Both ranks.
     """
     own, others = sides
@@ -217,7 +217,7 @@ def _exit_chain(frames: Frames, text: ProgramText, rank: int) -> CallChain | Non
 
 
 def _looped(own: pd.Series | None, others: pd.Series | None) -> str | None:
-    """Return the name of the modules of which two calls concern different ones.
+    """Return the common name of the different modules that two calls concern.
 
     Returns:
         `layers` for modules `layers.1` and `layers.2`; empty if the calls differ in their step
@@ -237,7 +237,7 @@ def _looped(own: pd.Series | None, others: pd.Series | None) -> str | None:
 def _deviating(
     calls: pd.DataFrame, parted: Parting, ranks: tuple[int, int]
 ) -> tuple[pd.Series | None, pd.Series | None, tuple[int, int]] | None:
-    """Return the next calls to compare, with the rank of each: of one with what it usually did.
+    """Return the calls to compare and their ranks: both next calls, or one's next and usual call.
 
     None if both did what they did in earlier rounds.
     """
@@ -262,7 +262,7 @@ def _deviating(
 
 
 def _differ_in_group(own: pd.Series, others: pd.Series | None) -> bool:
-    """Return whether two calls are made at one line, in different groups."""
+    """Return whether two calls are made at the same line, in different groups."""
     return others is not None and _site(own) == _site(others) and own["group"] != others["group"]
 
 
@@ -284,7 +284,7 @@ def _has_begun_anew(
 ) -> bool:
     """Return whether a rank's next call is the first of another round of alike calls.
 
-    They were as many in a row as before, and the next one has the size of the first of them.
+    They were as many in a row as before, and the next has the size of the first of them.
     """
     if common is None or own is None or _site(common[0]) != _site(own):
         return False
@@ -300,9 +300,9 @@ def _has_begun_anew(
 def _rounds(
     calls: pd.DataFrame, common: tuple[pd.Series, pd.Series], ranks: tuple[int, int]
 ) -> list[tuple[pd.Series | None, pd.Series | None]]:
-    """Return what followed earlier calls like the last common one, on each of two ranks.
+    """Return the calls that followed earlier calls like the last common call, on each of two ranks.
 
-    Among alike calls in a row, the ones at the same place of the row count, if there are any.
+    Among alike calls in a row, the calls at the same place of the row count, if there are any.
     """
     followed: list[dict[int, tuple[pd.Series, bool]]] = []
     for call, rank in zip(common, ranks, strict=True):

@@ -18,9 +18,9 @@ _Sides = list[list[ast.AST]]
 
 
 def choosing(tree: ast.Module, functions: Collection[str]) -> list[FlowNode]:
-    """Return the conditions of a file by which one of two functions is chosen, or their order.
+    """Return the conditions of a file that choose between two functions, or choose their order.
 
-    Conditions that are alike on all ranks are left out, and so are those around another one.
+    Conditions that are alike on all ranks are left out, and so are conditions around another.
     """
     found = []
     for node in ast.walk(tree):

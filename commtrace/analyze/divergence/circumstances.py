@@ -66,11 +66,11 @@ class Circumstances:
         ]
 
     def has_ended_data(self) -> bool:
-        """Return whether a data loader of one of both ended meanwhile."""
+        """Return whether a data loader of either rank ended meanwhile."""
         return any(self._ended)
 
     def of(self, frame: CallFrame, graph: FlowGraph) -> Seen:
-        """Return what is known of a function."""
+        """Return the known facts about a function."""
         first = getattr(graph.function, "lineno", 1)
         last = getattr(graph.function, "end_lineno", None) or 1 << 30
         lines = {line for line in self._calling.get(frame.file, ()) if first <= line <= last}

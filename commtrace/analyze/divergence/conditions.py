@@ -1,8 +1,8 @@
 """Likelihood that ranks differ in a condition or in the length of a loop, from its source.
 
-A condition on the rank is computed with the number of each rank, as far as it is known. One on
-counters and constants has the same value on all ranks; so has most likely one on steps or on the
-configuration, and one on the remainder of a count. A cost is high for what is unlikely.
+A condition on the rank is computed with the number of each rank, as far as it is known. Conditions
+on counters and constants have the same value on all ranks; so, most likely, do conditions on steps,
+on the configuration, or on the remainder of a count. An unlikely difference has a high cost.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ConditionNames:
         self._constants = constants
         self._values: dict[str, list[ast.expr | None]] = {}
         self._of_model: set[str] = set()
-        """Names of parameters and the like: targets of loops over those of a model."""
+        """Names of a model's parameters and the like: targets of loops over them."""
         for node, is_conditional in _nodes_of(function):
             self._note(node, is_conditional)
         for each in ast.walk(getattr(function, "args", None) or ast.Tuple([])):
@@ -274,9 +274,9 @@ class ConditionNames:
         return OF_ATTRIBUTE if cost == OF_ANYTHING and is_attribute else cost
 
     def is_lasting(self, expression: ast.expr, links: int = _MOST_LINKS) -> bool:
-        """Return whether a condition has one value on a rank for its whole life.
+        """Return whether a condition keeps the same value on a rank for its whole life.
 
-        It is on the rank, the size of the world, and what `__init__` alone has assigned.
+        It depends on the rank, the world size, and attributes that only `__init__` assigns.
         """
         return all(
             isinstance(each, (ast.Constant, ast.expr_context, *_OPERATIONS))
@@ -347,7 +347,7 @@ def _called(expression: ast.expr) -> str:
 
 
 def _is_remainder(expression: ast.AST) -> bool:
-    """Return whether a remainder decides, as in conditions on what is done periodically."""
+    """Return whether a remainder decides, as in conditions on periodic work."""
     if isinstance(expression, ast.BoolOp):
         return any(map(_is_remainder, expression.values))
     if isinstance(expression, ast.UnaryOp):

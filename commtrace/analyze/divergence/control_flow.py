@@ -1,8 +1,8 @@
-"""Control-flow graph of one function, with a node for each statement, from its syntax tree.
+"""Control-flow graph of a function, with a node for each statement, from its syntax tree.
 
 A statement is built with its successor known, from the last of a block to the first. A `finally`
-is copied for each way of leaving its `try`, as compilers do, so that several nodes can have one
-line. Edges say by which way their statement is left:
+is copied for each way of leaving its `try`, as compilers do, so that several nodes can have the
+same line. Edges say by which way their statement is left:
 
     NEXT          the following statement
     TRUE, FALSE   of a condition; TRUE also into the body of a loop, FALSE out of it
@@ -34,11 +34,11 @@ class Way(Enum):
 
 @dataclass(eq=False, slots=True)
 class FlowNode:
-    """One statement, or the entry or exit of the function.
+    """A statement, or the entry or exit of the function.
 
     Attributes:
         part: The syntax-tree node; None at the entry and the exit.
-        first: First line of the statement's own part: the header of one with a body.
+        first: First line of the statement's own part, such as the header before a body.
         last: Last line of it.
         successors: Ways out of it, each with the node that follows.
     """
@@ -71,7 +71,7 @@ class FlowGraph:
     def at(self, line: int) -> list[FlowNode]:
         """Return the innermost statement of a line, with all its copies; empty if there is none.
 
-        Of a header and a body on one line, the body is meant if it calls something.
+        If a header and its body share the line, the body is meant if it calls something.
         """
         found = [node for node in self.nodes if node.first <= line <= node.last]
         calling = [node for node in found if node.part is not None and calls_in(node.part)]

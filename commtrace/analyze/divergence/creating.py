@@ -39,7 +39,7 @@ def calls_with_creations(frames: Frames, ranks: Sequence[int]) -> pd.DataFrame:
 
 
 def first_unlike(frames: Frames, own: int, other: int) -> int:
-    """Return the number of the first creation that two ranks made differently, or one alone."""
+    """Return the number of the first creation that two ranks made differently, or only one made."""
     sides = [creations(frames).get(rank, []) for rank in (own, other)]
     pairs = enumerate(zip(*sides, strict=False))
     least = min(map(len, sides))

@@ -1,4 +1,4 @@
-"""The row of one divergence: the calls of both sides, the branch between them, and the event."""
+"""The row of a divergence: the calls of both sides, the branch between them, and the event."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RankDivergence:
 
 
 class DivergenceWords:
-    """Texts of one divergence.
+    """Texts of a divergence.
 
     Args:
         frames: The run.

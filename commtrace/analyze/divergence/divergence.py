@@ -69,7 +69,7 @@ _UNKNOWN = -1
 
 @of_run
 def divergences(frames: Frames) -> pd.DataFrame:
-    """Return one row per fault that can be traced back, the earliest parting first."""
+    """Return a row per fault that can be traced back, the earliest parting first."""
     problems = consistency(frames)
     faults = problems[problems["problem"].isin([*_ABSENT, *DIFFERENT]) & problems["is_fault"]]
     # The log of a watchdog lists only calls that timed out.
@@ -141,7 +141,7 @@ def _of_creations(
     involved: Sequence[int],
     blamed: Sequence[int],
 ) -> Iterator[RankDivergence]:
-    """Yield where ranks parted that create groups differently, or in which one waits for others."""
+    """Yield where ranks parted that create groups differently, or wait for others in a creation."""
     own = blamed or involved[:1]
     others = [rank for rank in (recorded if blamed else involved) if rank not in own]
     if not (own and others):
@@ -173,7 +173,7 @@ def _described(
     *,
     may_be_either: bool,
 ) -> RankDivergence | None:
-    """Return where the first rank of one side parted from the first one of the other side."""
+    """Return where the first rank of one side parted from the first rank of the other."""
     group, ranks = str(fault["group"]), (own[0], others[0])
     calls = calls_of_ranks(frames, ranks)
     if calls.empty:
@@ -198,7 +198,7 @@ _IDENTITY = ["problem", "group", "number"]
 def first_verdict(problems: pd.DataFrame, parted: pd.DataFrame | None = None) -> str:
     """Return the verdict on the first fault of a run; empty without a fault.
 
-    If ranks go on after that fault, the verdict on the first one in which they wait is added.
+    If ranks go on after that fault, the verdict on the first fault in which they wait is added.
 
     Args:
         problems: Table `consistency`.

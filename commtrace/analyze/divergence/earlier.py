@@ -13,7 +13,7 @@ def made_alike(
 ) -> tuple[bool | None, int]:
     """Return whether two ranks made their first calls in a group at the same lines; None unknown.
 
-    The first calls come before the first one in both recordings; their number comes second.
+    The first calls precede the first that both recordings have; their number comes second.
 
     Args:
         frames: The run.
@@ -34,7 +34,7 @@ def made_alike(
 def _hash_until(
     removed: pd.DataFrame, calls: pd.DataFrame, rank: int, group: str, end: int
 ) -> int | None:
-    """Return the hash of the calls below the number `end`; None if one of them is unknown."""
+    """Return the hash of the calls below the number `end`; None if any of them is unknown."""
     is_own = (calls["rank"] == rank) & (calls["group"] == group) & ~calls["is_transfer"]
     own = calls[is_own & calls["number"].between(0, end - 1)]
     if int(removed["num_calls"].sum()) + len(own) != end:

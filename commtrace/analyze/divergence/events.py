@@ -1,4 +1,4 @@
-"""Events on the host of one rank only, between its last common call and its next call.
+"""Host events of one rank only, between its last common call and its next call.
 
 An exception, or the end of its data, makes a rank continue at another line. An event that only
 takes time is no explanation once it has ended; `consistency.ends` describes ranks that are still
@@ -50,7 +50,7 @@ def event_of(
 def exception_since(
     frames: Frames, rank: int, since_ns: int, until_ns: int, other: int
 ) -> HostEventRecord | None:
-    """Return the first exception of a rank in a time interval, at a line without one on `other`."""
+    """Return a rank's first exception in a time interval, at a line where `other` raised none."""
     raised = frames.host_events[frames.host_events["kind"] == EXCEPTION]
     own, usual = (_between(raised, each, since_ns, until_ns) for each in (rank, other))
     rows = own[~own["source_line"].isin(usual["source_line"])]

@@ -1,7 +1,7 @@
 """The statement by which two ranks parted, found along the frames of their calls.
 
 Calls are chains of frames, outermost first. Where both next calls are made below different lines of
-one function, the ranks may have parted there (see `splits`); or one of them has passed the line of
+a function, the ranks may have parted there (see `splits`); or one of them has passed the line of
 the other's call without making it, since a function that is called from there returned early; or
 both were in a function further inside when one left it. The cheapest explanation counts.
 """
@@ -46,13 +46,13 @@ SeenIn = Callable[[CallFrame, FlowGraph], Seen]
 
 
 class Explainer:
-    """Explains partings in one program.
+    """Explains partings in a program.
 
     Args:
         text: Its source.
         seen: Facts on both ranks in a function.
         looped: Common name of two modules, such as `layers`, whose calls are compared.
-        has_begun_anew: The one rank has left the function of the last common call, and entered it
+        has_begun_anew: The first rank has left the function of the last common call, and entered it
             again for its next call; so it has passed the other's call.
         has_left_loop: The other rank, and so both, have left the innermost loop around the last
             common call.
@@ -83,7 +83,7 @@ class Explainer:
 
         Args:
             common: The last call that both made; empty if there is none.
-            own: The next call of the one rank; None if the program ended there.
+            own: The next call of the first rank; None if the program ended there.
             others: The next call of the other rank; likewise.
         """
         chains = [each for each in (own, others) if each is not None]
@@ -288,7 +288,7 @@ class Explainer:
         others: CallChain,
         left: int,
     ) -> Explanation | None:
-        """Explain calls made below one line: further inside, or in another round of its loop."""
+        """Explain calls below the same line: further inside, or in another round of its loop."""
         found = []
         inner = [own[1:], others[1:]]
         is_inside = bool(common) and common[0] == own[0]
@@ -331,7 +331,7 @@ class Explainer:
         return Explanation(OF_ANYTHING, base.file, (at[0],))
 
     def _chosen(self, own: CallChain, others: CallChain) -> Explanation | None:
-        """Explain calls of different functions in one statement by what has chosen them."""
+        """Explain calls of different functions in one statement by what chose them."""
         if len(own) < 2 or len(others) < 2 or own[1].function == others[1].function:
             return None
         found = [
@@ -345,7 +345,7 @@ class Explainer:
     def _left_out(
         self, graph: FlowGraph, base: CallFrame, at: Sequence[FlowNode]
     ) -> list[Explanation]:
-        """Explain that one rank left out a statement in a round of the loop around it."""
+        """Explain that a rank left out a statement in a round of the loop around it."""
         found = []
         paths = Paths(graph, self._seen(base, graph))
         for loop in graph.nodes:

@@ -37,7 +37,7 @@ class Explanation:
 
 
 def likeliest(found: list[Explanation]) -> Explanation | None:
-    """Return the cheapest explanation; doubtful if one in another function is as cheap."""
+    """Return the cheapest explanation; doubtful if an explanation elsewhere is as cheap."""
     if not found:
         return None
     first, *others = sorted(found, key=lambda each: each.cost)

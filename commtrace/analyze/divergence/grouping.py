@@ -1,7 +1,7 @@
 """The condition by which the group of a call was chosen.
 
 The argument of the call is followed to the names, parameters, functions, contexts and collections
-that it comes from, up to a conditional expression, or to an `if` around one of several values.
+that it comes from, up to a conditional expression, or to an `if` around any of several values.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def choosing_group(text: ProgramText, chain: CallChain) -> GroupChoice | None:
 def _origin(
     text: ProgramText, scope: _Scope, values: Sequence[ast.expr], links: int
 ) -> GroupChoice | None:
-    """Return the condition under which one of several values of a scope is taken."""
+    """Return the condition that selects among several values of a scope."""
     if len(values) > 1:
         return _around_one(scope, values)
     if not (values and links):
@@ -95,7 +95,7 @@ def _origin(
 
 
 def _around_one(scope: _Scope, values: Sequence[ast.expr]) -> GroupChoice | None:
-    """Return the only condition with one of several values in it."""
+    """Return the only condition around any of several values."""
     around = [
         each
         for each in ast.walk(scope.function)

@@ -33,7 +33,7 @@ _MOST_TEXT = 100
 
 
 class CallFrame(NamedTuple):
-    """One frame of the user's code around a call."""
+    """A frame of the user's code around a call."""
 
     file: str
     line: int
@@ -41,7 +41,7 @@ class CallFrame(NamedTuple):
 
 
 CallChain = tuple[CallFrame, ...]
-"""Frames of the user's code, outermost first; the last one makes the call."""
+"""Frames of the user's code, outermost first; the last frame makes the call."""
 
 
 def chain_of(callers: str, file: str, line: int, function: str) -> CallChain:
@@ -56,7 +56,7 @@ def chain_of(callers: str, file: str, line: int, function: str) -> CallChain:
 
 
 def frames_of_text(text: str) -> CallChain:
-    """Return the frames in lines like `train.py:12 main`; empty if one is not like that."""
+    """Return the frames in lines like `train.py:12 main`; empty if any line differs from that."""
     frames = []
     for each in text.split("\n") if text else []:
         place, _, name = each.rpartition(" ")

@@ -1,8 +1,8 @@
 """Conditions under which a backward pass reduces gradients, or goes on to a part of a model.
 
-A backward pass that both ranks run has reductions on one of them only if that one is outside of
-`no_sync` there, in the function that runs it or around it, or if it has not called the module
-within the wrapper that reduces: `net if is_full else net.module`. It does not reach what is before
+If both ranks run a backward pass but only one reduces in it, that rank is outside of `no_sync`
+there, in the function that runs the pass or around it, or has not called the module within the
+wrapper that reduces: `net if is_full else net.module`. The pass does not reach modules before
 frozen parameters: `if is_pretrained: part.requires_grad_(False)`.
 """
 

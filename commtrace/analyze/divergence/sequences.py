@@ -3,7 +3,7 @@
 A collective of both has the same number on both, so that the calls of the group in which the fault
 is are aligned by number. From there on, whichever of them comes first counts: a pair of calls from
 different places, unless the ranks come together again (a branch that both can take), or the point
-from which on one rank is a call ahead of the other.
+from which one rank is a call ahead of the other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Pair = tuple[pd.Series, pd.Series]
 _WINDOW = 400
 """Calls after a first difference that are aligned with each other."""
 _MOST_ALIKE = 32
-"""Calls of one round of a loop, at most, that are known to repeat."""
+"""Maximum number of calls of a loop round that is recognized as repeating."""
 _MOST_CALLS = 20_000
 """Calls of each rank before the fault that are compared."""
 
@@ -39,11 +39,11 @@ class Parting:
 
     Attributes:
         common: The last call that both made in the group, of each rank; None if there is none.
-        own: The next call of the one rank; None if it made none.
+        own: The next call of the first rank; None if it made none.
         others: The next call of the other rank; None if it made none.
         first_number: Number in the group of the first call that both have.
-        earliest_ns: Time on the one rank from which on it may have left out, or added, a call that
-            looks like its neighbours; -1 if the place is certain.
+        earliest_ns: Time on the first rank from which on it may have left out, or added, a call
+            that looks like its neighbours; -1 if the place is certain.
     """
 
     common: _Pair | None
@@ -116,9 +116,9 @@ def _walk(
     common: _Pair | None,
     of_both: set[str],
 ) -> tuple[pd.Series | None, pd.Series | None, tuple[pd.Series, pd.Series] | None]:
-    """Return the first calls that differ from a place on, and the last ones before that agree.
+    """Return the first calls that differ from a place on, and the last calls before that agree.
 
-    Groups `of_both` have both ranks as members, also if one of them has made no call there.
+    Groups `of_both` have both ranks as members, even if a rank has made no call there.
     """
     shared = of_both | (set(mine["label"]) & set(theirs["label"]))
     own = mine.iloc[i:]
@@ -145,7 +145,7 @@ def _are_ends(own: pd.DataFrame, other: pd.DataFrame) -> np.ndarray:
 
 
 def _is_equal(own: pd.DataFrame, other: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
-    """Return whether the calls at each place, as far as both have one, are of the same place."""
+    """Return whether the calls at each position, as far as both have one, are of the same place."""
     num = min(len(own), len(other))
     equal = np.ones(num, dtype=bool)
     for name in names:
@@ -184,8 +184,8 @@ def _parting_in(own: list[_Site], other: list[_Site], *, is_last: bool) -> int |
     """Return where two sequences part for good; None if they come together again.
 
     Args:
-        own: The places of the calls of one rank.
-        other: Those of another rank.
+        own: The places of the calls of a rank.
+        other: The places of another rank's calls.
         is_last: The sequences end here, rather than go on.
     """
     for tag, a, a_end, b, b_end in SequenceMatcher(None, own, other, autojunk=False).get_opcodes():
@@ -199,7 +199,7 @@ def _parting_in(own: list[_Site], other: list[_Site], *, is_last: bool) -> int |
 def _earliest(own: pd.DataFrame, other: pd.DataFrame, place: int, names: Sequence[str]) -> int:
     """Return since when rank `own` can have left out or added a call; -1 if the place is certain.
 
-    In a loop whose calls are alike, one that is left out shows only when the loop ends.
+    In a loop whose calls are alike, a call that is left out shows only when the loop ends.
     """
     before = _sites(own.iloc[max(place - _WINDOW, 0) : place], names)
     period = next((num for num in range(1, _MOST_ALIKE + 1) if _repeats(before, num)), 0)

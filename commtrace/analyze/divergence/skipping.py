@@ -1,8 +1,8 @@
 """Statements by which a round of a loop passes a call without making it.
 
 In a loop whose calls are all alike, a skipped call shows only at the end of the loop. The statement
-that skipped it is still known if the loop has only one that can. If it has none, every round makes
-the call, and the loop itself ended earlier on one rank.
+that skipped it is still known if only one in the loop can. If none can, every round makes the call,
+and the loop itself ended earlier on one rank.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _reached(
 
 
 def _may_differ(node: FlowNode, names: ConditionNames, ranks: Iterable[int]) -> bool:
-    """Return whether a statement may go another way in one round of one rank."""
+    """Return whether a statement may go another way in a single round of a rank."""
     part = node.part
     if isinstance(part, (ast.For, ast.AsyncFor)):
         return not is_over_a_batch(part.iter) and names.cost_of_loop(part) < ALIKE

@@ -36,7 +36,7 @@ _END_OF_LOOP = 0.25
 _EXCEPTION = 3.0
 _OF_ANY, _OF_ANOTHER = 0.15, 0.3
 _KNOWN = 1.0
-"""Reduction of the cost of a handler whose exception one rank is known to have raised."""
+"""Reduction of the cost of a handler whose exception a rank is known to have raised."""
 _ANY = {"Exception", "BaseException"}
 _PASSED_CALL = 2.0
 _CONDITION = 0.25
@@ -99,7 +99,7 @@ class Split:
 
 
 class Paths:
-    """Paths of two ranks through one function."""
+    """Paths of two ranks through a function."""
 
     def __init__(self, graph: FlowGraph, seen: Seen) -> None:
         self.graph = graph
@@ -122,7 +122,7 @@ class Paths:
 
         Args:
             start: Copies of the last common statement; none at the entry.
-            own: Copies of the target of the one rank.
+            own: Copies of the target of the first rank.
             others: Copies of the target of the other rank.
             within: Filter of the candidate statements.
         """
@@ -174,7 +174,7 @@ class Paths:
         side: int,
         start: Sequence[FlowNode],
     ) -> dict[FlowNode, float]:
-        """Return the cost of the path of one rank from each node, included, to a target."""
+        """Return the cost of a rank's path from each node, included, to a target."""
 
         def predecessors(node: FlowNode) -> Iterator[tuple[FlowNode, float]]:
             before = self._before.get(node, [])
@@ -208,7 +208,7 @@ class Paths:
         return _PASSED_CALL if has_called or node in start else 0.0
 
     def _weight(self, node: FlowNode, way: Way, then: FlowNode, side: int | None) -> float:
-        """Return the cost of an edge on the path of one rank, or on the common path."""
+        """Return the cost of an edge on the path of a rank, or on the common path."""
         if way is Way.RAISES:
             if isinstance(node.part, ast.Raise):
                 return _UNUSUAL
@@ -306,7 +306,7 @@ class Paths:
     def _by_rounds(self, cost: float) -> float:
         """Return the cost of a condition, for counters also by the compared rounds.
 
-        Counters differ between two rounds of one rank, if the round of the divergence is known. If
+        Counters differ between two rounds of a rank, if the round of the divergence is known. If
         it is unknown, a call may be missing in any earlier round, so that they explain nothing.
         """
         if cost >= ALIKE and not self._seen.is_sure:
@@ -377,7 +377,7 @@ def _is_rival(other: Split, best: Split) -> bool:
 
 
 def is_within(node: FlowNode, around: FlowNode) -> bool:
-    """Return whether a statement is in the body of another one."""
+    """Return whether a statement is in the body of another."""
     last = getattr(around.part, "end_lineno", None) or around.last
     return around.first <= node.first and node.last <= last and node is not around
 

@@ -1,8 +1,8 @@
 """The call by which a rank would have set the key of a store that others wait for.
 
 No recording has a key that was not set. The program's text has the call that sets it: its key, as a
-pattern, matches the one that is waited for. It is looked for in the functions around the wait, and
-in those that they call, so that the frames of the missing call are known.
+pattern, matches the awaited key. It is searched for in the functions around the wait, and in
+functions that they call, so that the frames of the missing call are known.
 """
 
 from __future__ import annotations

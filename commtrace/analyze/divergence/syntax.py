@@ -20,7 +20,7 @@ def has_line(part: ast.AST | None, line: int) -> bool:
 
 
 def own_expressions(part: ast.AST) -> list[ast.expr]:
-    """Return the expressions of a statement's own part, without those of its body."""
+    """Return the expressions of a statement's own part, without its body."""
     if isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return list(part.decorator_list)
     if isinstance(part, (ast.With, ast.AsyncWith)):
@@ -50,7 +50,7 @@ def calls_in(part: ast.AST) -> bool:
 
 
 def name_of(expression: ast.expr) -> str:
-    """Return the name of a variable, an attribute, or what is called; empty of anything else."""
+    """Return the name of a variable, an attribute, or a called function; else empty."""
     if isinstance(expression, ast.Call):
         return name_of(expression.func)
     if isinstance(expression, ast.Attribute):

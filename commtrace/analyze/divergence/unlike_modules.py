@@ -1,8 +1,8 @@
-"""A module that one of two ranks did not run in the forward pass before a call of its backward.
+"""A module that only one of two ranks ran in the forward pass before a call of its backward.
 
 Where a rank leaves out a call of the backward pass, such as the reduction of a gradient, no line of
-the backward pass decided that: the graph lacks what the forward pass has left out. The forward
-passes of both ranks are aligned by the number of the call of their first module.
+the backward pass decided that: the graph lacks the parts that the forward pass left out. The
+forward passes of both ranks are aligned by the number of the call of their first module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _COLUMNS = ["rank", "id", "phase", "start_ns", "module", "module_class", "module
 
 @dataclass(frozen=True, slots=True)
 class UnlikeModule:
-    """A module that one rank ran and another one did not.
+    """A module that one rank ran and another did not.
 
     Attributes:
         ran: The rank that ran it.
@@ -88,14 +88,14 @@ def _ops_of(part: Frames, ranks: tuple[int, int]) -> pd.DataFrame:
 def _unlike(
     ops: pd.DataFrame, ran: int, lacked: int, until_ns: int, within: str | None
 ) -> UnlikeModule | None:
-    """Return the first module that a rank ran in its latest pass, and another one did not.
+    """Return the first module that a rank ran in its latest pass, and another rank did not.
 
     Args:
         ops: Operators of both ranks.
         ran: The rank that ran it.
         lacked: The rank that did not.
         until_ns: The time of the call of `ran`.
-        within: Module in whose forward pass `lacked` is; it may still run those that follow.
+        within: Module in whose forward pass `lacked` is; it may still run the modules that follow.
     """
     own = _latest_pass(ops[(ops["rank"] == ran) & (ops["start_ns"] <= until_ns)])
     if own.empty:
@@ -189,7 +189,7 @@ def _definitions(
 
 
 def _line_of(function: ast.AST, attribute: str) -> int:
-    """Return the first line that uses an attribute of `self`; 0 without one.
+    """Return the first line that uses an attribute of `self`; 0 if there is none.
 
     In a loop over the attribute, the line that calls the loop's variable counts, if there is one.
     """

@@ -19,7 +19,7 @@ def verdict_of(fault: Mapping[str, Any], parted: Mapping[str, Any] | None) -> st
 
     Args:
         fault: A row of table `consistency`.
-        parted: The row of table `divergences` about it; None without one.
+        parted: The row of table `divergences` about it; None if there is none.
 
     Returns:
         ``Rank 1 went on to train.py:39, others to train.py:40, by `if loss > 10:` (train.py:38)``.

@@ -102,7 +102,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def findings(frames: Frames) -> pd.DataFrame:
-    """Return one row per finding: faults first, those about the machine last, by cost in time."""
+    """Return a row per finding: faults first, findings about the machine last, by cost in time."""
     rows = [row for _, _, row in reported(frames)]
     table = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
     return typed(in_order(table), COLUMNS)

@@ -1,7 +1,7 @@
 """Calls of a finding, by their labels in table `comm`, in little memory.
 
 A finding of a large run can have most of its calls. Where they are dense, they take a bit for each
-label between the first and the last one of a part; elsewhere, 8 bytes each.
+label between the first and the last of a part; elsewhere, 8 bytes each.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _CallsOfPart:
         return self.first + np.flatnonzero(np.unpackbits(self.bits))
 
     def among(self, labels: np.ndarray) -> np.ndarray:
-        """Return a mask of those of some labels that it has."""
+        """Return a mask of the given labels that it has."""
         if self.labels is not None:
             return np.isin(labels, self.labels)
         assert self.bits is not None

@@ -2,7 +2,7 @@
 
     object_collectives     Python objects, which are pickled and take a message for their size
     redundant_barrier      a barrier that the rank's next collective of the group would replace
-    unchanged_broadcast    a broadcast of what no rank has written to since an earlier one
+    unchanged_broadcast    another broadcast of a tensor that no rank has written to since
     reduce_then_broadcast  a reduction to one rank, which sends its result to all: an all-reduce
 
 A line counts only if it communicates in most steps, so objects at the begin, or barriers around a
@@ -133,7 +133,7 @@ def _last_written_by(frames: Frames) -> pd.Series:
 
 @of_each_call(OF_COLLECTIVES)
 def _is_unchanged(frames: Frames) -> pd.Series:
-    """Return a mask of broadcasts whose tensor one earlier one wrote to last, on all members."""
+    """Return a mask of broadcasts whose tensor one earlier broadcast wrote last, on all members."""
     comm, number = frames.comm, numbers(frames)
     of = comm[(comm["kind"] == "broadcast") & (number >= 0)]
     before = _last_written_by(frames)[of.index].groupby([of["group"].cat.codes, number[of.index]])
@@ -170,7 +170,7 @@ def reduce_then_broadcast(frames: Frames) -> list[Finding]:
 def _reduced_to_root(frames: Frames) -> Selected:
     """Return broadcasts after a reduction to their root, by line, and whether the rank is it.
 
-    The nth of a step belong to each other. The root must have used what was reduced before.
+    The nth of a step belong to each other. The root must have used the reduced data before.
     """
     kinds = census(frames.whole).kinds
     if not (kinds["reduce"] and kinds["broadcast"]):

@@ -83,21 +83,21 @@ def in_order(table: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """Calls of a finding, or those of them that a part of the run has.
+    """Calls of a finding, or its calls in a part of the run.
 
     Attributes:
         rows: Their labels in table `comm`.
-        num_untimed: Number of those of unknown blocked time.
-        num_in_steps: Number of those in steady steps.
-        num_counted: Number of those, and of those outside of steps, which costs refer to.
-        shared: Columns of which all have one value, with that value.
+        num_untimed: Number of calls of unknown blocked time.
+        num_in_steps: Number of calls in steady steps.
+        num_counted: Number of calls in steady steps or outside of steps, which costs refer to.
+        shared: Columns in which all have the same value, with that value.
         first: The first of them by id and rank, `MAX_EVIDENCE` at most.
         payload_bytes: Sum of their payload, as far as it is known.
         cost_bytes: Wire bytes that could be saved, summed over the calls; nan if unknown.
         cost_ns: Time that could be saved, summed over the calls; nan if unknown.
         share: Sum over the calls of a share that the rule computes for each.
         waiting: The calls in which ranks were blocked for the time that could be saved: these
-            calls, or those of the ranks that waited for them.
+            calls, or the calls of the ranks that waited for them.
     """
 
     rows: CallSet
@@ -200,7 +200,7 @@ def _first(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sum(cost: float, other: float) -> float:
-    """Return the sum of two costs; one that is unknown is left out."""
+    """Return the sum of two costs; an unknown cost is left out."""
     known = [each for each in (cost, other) if not math.isnan(each)]
     return sum(known) if known else math.nan
 
@@ -225,13 +225,13 @@ def selected(frames: Frames, select: Callable[[Frames], Selected]) -> list[tuple
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One finding of a rule.
+    """A finding of a rule.
 
     Attributes:
         title: The observation, in a sentence.
         advice: The suggested remedy.
         calls: The calls, with the costs over all ranks.
-        module: Path of the module; by default, the one that all of the calls share.
+        module: Path of the module; by default, the module that all calls share.
     """
 
     title: str
@@ -247,15 +247,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One kind of avoidable communication.
+    """A kind of avoidable communication.
 
     Attributes:
         name: Name in tables and settings.
         about: Short description.
         find: Returns the findings of a run.
         needs: Data without which the rule is not evaluated.
-        concerns: What it finds is a fault of the program, of which nothing could be saved; a part
-            of the program; or the machine that it ran on.
+        concerns: The subject of its findings: a fault of the program, where nothing could be saved;
+            a part of the program; or the machine that it ran on.
     """
 
     name: str
@@ -305,7 +305,7 @@ def transfer(frames: Frames, rows: pd.DataFrame) -> pd.Series:
     """Return the blocked time of calls without the wait for their peers; nan if unknown.
 
     The wait is not counted as a saving: without the call, a late rank would be waited for at the
-    next one. Where the wait is unknown, the whole blocked time is counted.
+    next call. Where the wait is unknown, the whole blocked time is counted.
     """
     moved = arrivals(frames).loc[rows.index, "transfer_ns"]
     time = moved.where(moved >= 0, rows["blocked_ns"])

@@ -1,7 +1,7 @@
-"""Grouping of similar findings: one entry for a line that 80 layers share.
+"""Grouping of similar findings: a single entry for a line that 80 layers share.
 
-Takes the table of findings and returns one with the same columns and fewer rows. Findings of one
-rule with one advice at one line are combined; the row has their total costs and the title of the
+Takes the table of findings and returns a table with the same columns and fewer rows. Findings of
+the same rule, advice and line are combined; the row has their total costs and the title of the
 costliest.
 """
 
@@ -21,7 +21,7 @@ _MOST_NAMED = 3
 
 
 def grouped(table: pd.DataFrame) -> pd.DataFrame:
-    """Combine similar findings into one row each, in the order of findings."""
+    """Combine similar findings into a row each, in the order of findings."""
     rows = [_united(rows) for _, rows in table.groupby(_SAME, sort=False)]
     united = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
     united = united.astype(table.dtypes)

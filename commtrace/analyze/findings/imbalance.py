@@ -2,14 +2,14 @@
 
 A load is high if it is `routing_ratio` times the mean or more, in most of the steps, and if it is
 no chance of random routing (`sigmas` in `commtrace.analyze.routing`). The last third of the steps
-is judged on its own as well, so that a load that grows is found. Of a rank whose load is high,
+is judged on its own as well, so that a load that grows is found. If a rank's load is high:
 
     hot rank          all of its experts have a high load, or the program states none
     hot expert        some of its experts do
     skewed source     without the source that sends the most, the load is not high
 
-A source that sends more than others is skewed, too. If no rank's load stays high, but that of some
-rank is in most calls, the hot rank changes.
+A source that sends more than others is skewed, too. If no rank's load stays high, but in
+most calls some rank's load is, the hot rank changes.
 
 The cost is the time for which ranks wait for those concerned at these calls, and the part of the
 transfers that an even load would save: the largest amount of a rank determines how long they take.
@@ -48,7 +48,7 @@ SIGMAS = 6
 MOST_STEPS = 0.6
 """Part of the steps in which a load is high; two ranks that are so in turn have a half each."""
 STARVED = 0.05
-"""Ratio to the mean below which a load is that of an expert without rows."""
+"""Ratio to the mean below which an expert is taken to have no rows."""
 MANY_CALLS = 0.5
 """Part of the calls in which the highest load stands out if the hot rank changes."""
 LEAST_DRIFT = 0.2
@@ -145,7 +145,7 @@ def _evidence(
 
 
 def culprits(loads: Loads, ratio: float) -> Iterator[Culprit]:
-    """Yield what is uneven in an all-to-all; ranks are positions in the group.
+    """Yield the culprits of an uneven all-to-all; ranks are positions in the group.
 
     Args:
         loads: Its loads.
@@ -218,7 +218,7 @@ def high(values: np.ndarray, unit: int, ratio: float) -> np.ndarray:
 
 
 def _changing(loads: Loads, load: np.ndarray) -> Iterator[Culprit]:
-    """Yield the ranks that are hot in turn, if in most calls one of them is."""
+    """Yield the ranks that are hot in turn, if in most calls some rank is hot."""
     num_high = int(loads.hottest.sum())
     ranks = np.flatnonzero(loads.hottest >= max(0.1 * num_high, 1))
     if len(ranks) < 2 or num_high < max(MANY_CALLS * loads.num_calls, 2):

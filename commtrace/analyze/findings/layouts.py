@@ -65,7 +65,7 @@ class Layout:
 
 @cache
 def layout(text: str) -> Layout | None:
-    """Parse a layout; None if the text is not one.
+    """Parse a layout; None if the text is not a layout.
 
     >>> layout("f32[8,16] tp:S(1)").sharded
     {'tp': 1}
@@ -82,7 +82,7 @@ def padding_bytes(calls: pd.DataFrame, specs: pd.Series) -> pd.Series:
 
     Args:
         calls: Rows of table `comm`.
-        specs: The layout of the tensor of each of them; nan is returned for any other one.
+        specs: The tensor's layout for each call; the result is nan for any other tensor.
     """
     known = {text: layout(text) for text in specs.unique() if text}
     sizes = {

@@ -120,7 +120,7 @@ def _lacks_modules(frames: Frames) -> str:
 
 
 def _lacks_modules_of_passes(frames: Frames) -> str:
-    """Return a sentence if the source attributes no call of one of the passes to modules.
+    """Return a sentence if the source attributes no call of some pass to modules.
 
     A recording attributes the calls of every pass; the stacks of a profile have the modules of the
     forward pass only.

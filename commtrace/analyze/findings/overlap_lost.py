@@ -1,6 +1,6 @@
 """Communication that could be hidden behind other work of the rank: see `analyze.overlap_lost`.
 
-The losses at a line are one finding for each reason, whatever the modules. They have to recur: in
+The losses at a line are a single finding per reason, whatever the modules. They have to recur: in
 most of the steps, if there are several. Small buckets are left to rule `small_messages`.
 """
 
@@ -30,7 +30,7 @@ _LEAST_STEPS = 0.5
 
 
 def overlap_losses(frames: Frames) -> list[Finding]:
-    """Reasons by which a line loses a part of the steps' time, if one of them does."""
+    """Reasons by which a line loses a part of the steps' time, if any."""
     # Together, since the chances of all calls are computed in each pass.
     asked: list[Callable[[], Any]] = [
         partial(overlap_lost, frames),

@@ -1,15 +1,15 @@
 """Idle time of pipeline stages that could be avoided: see `analyze.pipelines`.
 
     finding of          reported if
-    the schedule        even the ideal one, of equal stages without delays, has `schedule_share`
+    the schedule        even the ideal, of equal stages without delays, has `schedule_share`
     stages that differ  they have `bubble_share` in most rounds
     one delay           likewise, and most of the idle time beyond the schedule's is due to it
     several causes      all others together have `idle_share` in most rounds
 
 Transfers are among the last, since no pipeline is without; so are stages that differ, unless they
-are the main cause. A finding of the schedule names several causes, too, in place of one of their
-own: with few micro-batches, small delays take large shares. The first round is left out if there
-are several, since much happens only there.
+are the main cause. A finding of the schedule names several causes, too, in place of a separate
+finding: with few micro-batches, small delays take large shares. The first round is left out if
+there are several, since much happens only there.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _BEYOND = tuple(cause for cause in CAUSES if cause not in _SCHEDULE)
 _DELAYS = (STRAGGLER, LATE_SEND, BLOCKED_RECEIVE)
 _MOST = 0.5
 """Part of the rounds in which a cause takes its share, and of the idle time beyond the schedule's
-that one delay causes."""
+that a single delay causes."""
 _LEAST_NS = 1_000_000
 """Idle time of all ranks in a round that is worth a finding."""
 _LEAST_ACTION_NS = 3_000_000
 """Mean time of actions, below which the host delays them in all ways: no delay is a clear cause."""
 _LEAST_NAMED = 0.05
-"""Share of the pipeline's time from which on one of several causes is named."""
+"""Share of the pipeline's time from which on a cause among several is named."""
 _FEW_ROUNDS = 3
 
 
@@ -216,7 +216,7 @@ _WORDS = {
 
 
 def _named(of: _Rounds, causes: tuple[str, ...]) -> list[str]:
-    """Return those of some causes that have a share of note, or the main one; the largest first."""
+    """Return the causes that have a share of note, or the main cause; the largest first."""
     by_share = sorted(causes, key=of.share, reverse=True)
     return [each for each in by_share if of.share(each) >= _LEAST_NAMED] or by_share[:1]
 
@@ -330,7 +330,7 @@ _ADVICE: Mapping[str, str] = {
 
 
 def _advice(frames: Frames, of: _Rounds, causes: tuple[str, ...]) -> str:
-    """Return the advice for causes; of several, for stages that differ and for the main one."""
+    """Return the advice for causes; for several, on stages that differ and on the main cause."""
     if causes == _SCHEDULE:
         return _ADVICE[WARM_UP]
     named = _named(of, causes)

@@ -4,8 +4,8 @@
     rank 1          computes                     send
     rank 2               send ......is delayed......─────────────
 
-A rank that receives from several others, one after the other, waits for the first of them although
-others have sent. Their sends could have been taken: what they wait for meanwhile is the cost.
+A rank that receives from several others in turn waits for the first of them although others have
+sent. Their sends could have been received: the cost is their wait meanwhile.
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ def _reduced_again(frames: Frames) -> Selected:
 def _sorts(gradients: pd.DataFrame) -> pd.Series:
     """Return a key of `_ADVICE` for each reduction of gradients.
 
-    All-reduces of gradients that are also reduce-scattered are those between replicas. DTensor's
-    own, of one parameter of a unit, are due only when the unit reduces its gradients.
+    All-reduces of gradients that are also reduce-scattered run between replicas. DTensor's own
+    all-reduces, of a single parameter of a unit, are due only when the unit reduces its gradients.
     """
     of_names = [gradients["rank"], gradients["step"], gradients["names"]]
     is_scatter = gradients["kind"] == "reduce_scatter"
@@ -127,7 +127,7 @@ def _of_as_many_bytes(calls: pd.DataFrame, gradients: pd.DataFrame) -> pd.DataFr
 
 
 def _totals(calls: pd.DataFrame, by: list[str]) -> pd.Series:
-    """Return the payload by these columns; nan if that of a call is unknown."""
+    """Return the payload by these columns; nan if a call's payload is unknown."""
     payload = calls["payload_bytes"]
     parts = pd.DataFrame({"size": payload.astype("float64"), "unknown": payload < 0})
     sums = parts.groupby([calls[name].astype(object) for name in by]).sum()

@@ -103,7 +103,7 @@ def _sent_before(frames: Frames) -> pd.Series:
 
 @of_each_call(OF_COLLECTIVES)
 def _is_sent_again(frames: Frames) -> pd.Series:
-    """Return a mask of gathers to which all recorded members send what one earlier gather had.
+    """Return a mask of gathers in which all recorded members send the data of one earlier gather.
 
     If a tensor has changed on one member, all members have to gather it again.
     """
@@ -143,9 +143,9 @@ def _announced(frames: Frames) -> pd.DataFrame:
 
 
 def ping_pong(frames: Frames) -> list[Finding]:
-    """Redistributions that revert the preceding one, or repeat an all-gather with its layouts, of
-    data that was computed after it; and all-gathers of whose result each rank uses its own shard
-    only.
+    """Redistributions that revert the preceding redistribution, or repeat an all-gather with its
+    layouts, of data that was computed after it; and all-gathers where each rank uses only its own
+    shard of the result.
     """
     moved = [
         Finding(
@@ -200,8 +200,8 @@ def _of(spec: str) -> str:
 
 @of_each_call(OF_COLLECTIVES)
 def _own_shard(frames: Frames) -> pd.Series:
-    """Return the dim of which each member uses its own shard of the result only; -1 if unknown or
-    if a member uses more.
+    """Return the dim along which each member uses only its own shard of the result; -1 if unknown
+    or if a member uses more.
     """
     number = numbers(frames)
     calls = frames.comm[number >= 0]

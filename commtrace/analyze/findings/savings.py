@@ -9,7 +9,7 @@ two laws; a rule has nothing to do for them.
 
 A finding takes an equal fraction of the blocked time of each of its calls, the costliest finding
 first, and findings about the machine last. From a call that others have taken from, it takes what
-they leave: what is hidden behind other work cannot be saved once more by sending it less often.
+they leave: time hidden behind other work cannot be saved once more by sending less often.
 """
 
 from __future__ import annotations

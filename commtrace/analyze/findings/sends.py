@@ -4,8 +4,8 @@
     rank 2      recv from 1 ......waits......................──  send to 3 ──
     rank 3      recv from 2 ......waits..........................................──
 
-A rank that receives, and sends after that what it had before, keeps the next one waiting: transfers
-of a ring run one after the other. The cost is the time for which the receiver waits meanwhile.
+A rank that receives, and only then sends data it already had, keeps the next rank waiting: the
+transfers of a ring run in sequence. The cost is the time for which the receiver waits meanwhile.
 """
 
 from __future__ import annotations

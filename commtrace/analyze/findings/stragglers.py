@@ -91,8 +91,8 @@ def stalls(frames: Frames) -> list[Finding]:
 def _delays(part: Frames) -> pd.DataFrame:
     """Return the delayed collectives that a rank is blamed for.
 
-    One for want of a core is nobody's; nor, if the run states when ranks had none, is one without a
-    reason.
+    Nobody is blamed for a delay for want of a core; nor, if the run states when ranks had none, for
+    a delay without a reason.
     """
     events = _all_delays(part)
     if census(part.whole).known["run_delay_ns"]:
@@ -268,7 +268,7 @@ def _calls_of_part(part: Frames, shown: _Selection, every: _Selection) -> Eviden
 
 
 def _waiting(part: Frames, late: pd.Index) -> pd.Index:
-    """Return the calls of the other members of collectives, by those of their stragglers."""
+    """Return the calls of the other members of collectives, given the calls of their stragglers."""
     calls = member_calls(part)
     collective = calls["collective"]
     is_member = collective.isin(collective.loc[late].to_numpy())

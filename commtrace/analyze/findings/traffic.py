@@ -42,9 +42,9 @@ from commtrace.units import text_of_bytes
 def small_messages(frames: Frames) -> list[Finding]:
     """Many messages of one kind in a phase of a step, on one group, too small for full bandwidth.
 
-    Messages that depend on each other cannot be one and are left out. Buckets of gradients are
-    counted separately; flags are left to rule `unused_parameter_flags`,
-    and transfers between pipeline stages, one for each micro-batch, to `pipeline_bubbles`.
+    Messages that depend on each other cannot be merged and are left out. Buckets of gradients are
+    counted separately; flags are left to rule `unused_parameter_flags`, and transfers between
+    pipeline stages, one per micro-batch, to `pipeline_bubbles`.
     """
     axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
     found = []
@@ -88,9 +88,9 @@ def _small(frames: Frames) -> Selected:
 
 
 def _bundles(small: pd.DataFrame, of_one: list[str]) -> pd.Series:
-    """Return a number for each bundle of messages that could be one message.
+    """Return a number for each bundle of messages that could be a single message.
 
-    A message whose data was ready only after the result of the one before it was used depends on
+    A message whose data was ready only after the result of the previous message was used depends on
     that result, as far as is known, and begins a bundle of its own.
     """
     ordered = small.sort_values(["rank", "id"])

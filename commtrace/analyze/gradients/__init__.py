@@ -1,4 +1,4 @@
-"""Audit of reductions: what each gradient is the sum of, and with which factor, from one run.
+"""Audit of reductions: what each gradient is the sum of, and with which factor, from a single run.
 
 A fingerprint is linear, so that the sketch of a reduced gradient shows which ranks' own gradients
 are in it and how they were scaled, whatever reduced them: DistributedDataParallel, FSDP, DTensors

@@ -1,4 +1,4 @@
-"""Reductions that a rank made between its own gradient and the reduced one, in words."""
+"""Reductions that a rank made between its own gradient and the reduced gradient, in words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from commtrace.analyze.gradients.rows import SketchRows
 
 _REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 _SCALARS = ("[]", "[1]", "")
-"""Shapes of losses and norms, which are no gradients."""
+"""Shapes of losses and norms, which are not gradients."""
 _TEXTS = ("kind", "reduce_op", "input_shapes", "output_shapes", "source_file")
 _COLUMNS = ("rank", "id", "issue_ns", "source_line", *_TEXTS)
 _MOST_SHOWN = 4
@@ -38,7 +38,7 @@ class ReductionCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReductionCalls:
-    """Reductions of one rank.
+    """Reductions of a rank.
 
     Attributes:
         issue_ns: times of issue, ascending.
@@ -78,8 +78,8 @@ def calls_between(
 ) -> tuple[str, str]:
     """Return the reductions, `2 all_reduce (sum) at train.py:31`, and the line of the first.
 
-    Those of tensors of the parameter's shape are its own, and named alone. Without any, the others
-    may have carried the gradient in a bucket.
+    Reductions of tensors of the parameter's shape are its own, and only these are named. Without
+    any, the others may have carried the gradient in a bucket.
     """
     end = [row.at_ns for row in reduced if row.rank == rank]
     begin = [row.at_ns for row in locals_ if row.rank == rank]

@@ -46,7 +46,7 @@ class WrongReduction:
 
     @property
     def explanation(self) -> str:
-        """The fault, the first step that has it, and the number of later ones."""
+        """The fault, the first step that has it, and the number of later steps."""
         more = len(self.steps) - 1
         later = f", and in {counted(more, 'later step')}" if more else ""
         calls = self.first["calls"]

@@ -1,7 +1,7 @@
 """The sum of contributions that a reduced gradient is a multiple of.
 
 A sketch is linear: if a gradient is c times the sum of the contributions of some ranks, so is its
-sketch. Contributions that are equal, such as those of ranks that computed the same, count once.
+sketch. Contributions that are equal, such as from ranks that computed the same, count once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ROUNDINGS = 64
 """Units of roundoff of a reduction's result, relative to its contributions."""
 _MOST_ROUNDING = 0.05
 _MOST_LEFT_OUT = 64
-"""Ranks of a group up to which sums without one of them are tried."""
+"""Ranks of a group up to which sums that leave out a rank are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Fit:
     """A gradient as a multiple of a sum.
 
     Attributes:
-        contributions: number of the contributions that are summed, of those that are distinct.
+        contributions: number of distinct contributions that are summed.
         ranks: the ranks that have these.
         scale: factor of the sum; nan if no sum fits.
     """

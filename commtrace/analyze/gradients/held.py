@@ -1,7 +1,7 @@
 """Sketches of tensors as ranks hold them: shards and contributions of a known layout are combined.
 
 placement    ranks along its axis
-S(dim)       hold one tensor together
+S(dim)       hold a tensor together
 P(sum)       likewise: its contributions add up
 P(avg)       likewise, divided by the number of ranks
 R            hold a tensor each
@@ -31,8 +31,8 @@ class Held:
         ranks: the ranks.
         sketches: its sketches, [NUM_SKETCHES].
         total: sum of its elements.
-        norm: its Euclidean norm; nan of a sum of contributions.
-        largest: largest magnitude; nan of a sum of contributions.
+        norm: its Euclidean norm; nan for a sum of contributions.
+        largest: largest magnitude; nan for a sum of contributions.
         roundoff: unit roundoff of its dtype.
         layout: placements by mesh axis; empty if unknown.
     """
@@ -47,10 +47,10 @@ class Held:
 
 
 def held(rows: SketchRows) -> list[Held]:
-    """Return the tensors that the ranks of some rows hold, of one name at one time.
+    """Return the tensors that the ranks of some rows hold, of the same name and time.
 
-    Several rows of one rank add up. A tensor of which a rank's part is missing, or whose parts
-    cannot be combined, is left out.
+    Several rows of a rank add up. A tensor that lacks a rank's part, or whose parts cannot be
+    combined, is left out.
     """
     by_layout: dict[tuple[str, str], dict[int, list[SketchRow]]] = {}
     for row in rows:

@@ -32,7 +32,7 @@ class Reduction:
         gradient: the gradient.
         replicas: the ranks that hold replicas of the parameter.
         is_certain: False if it is not certain that these are replicas.
-        contributions: the ranks' own gradients, of which equal ones are together.
+        contributions: the ranks' own gradients, grouped by equality.
         fit: what the gradient is the sum of.
         calls: reductions of this rank meanwhile, in words, and the line of the first.
     """
@@ -59,7 +59,7 @@ class Reduction:
 
     @property
     def is_alone(self) -> bool:
-        """True if one rank alone holds the parameter and has computed a gradient of it."""
+        """True if a single rank holds the parameter and has computed a gradient of it."""
         return len(self.replicas) == 1 and len(self.contributions) == 1
 
     @property
@@ -90,7 +90,7 @@ def reductions(frames: Frames) -> Iterator[Reduction]:
 
 @dataclass(frozen=True, slots=True)
 class _Parameter:
-    """A parameter in one step, with its reduced gradients and the ranks' own ones."""
+    """A parameter in a step, with its reduced gradients and the ranks' own gradients."""
 
     round: int
     name: str
@@ -255,10 +255,10 @@ def _scaled(reduction: Reduction, losses: Losses, scale: Scale, groups: RankSets
 
 
 def factors(found: Sequence[Reduction]) -> list[float]:
-    """Return the factors of the gradients in which all contributions are.
+    """Return the factors of the gradients that contain all contributions.
 
-    Those of parameters that one rank alone holds count only if there are no others: the backward
-    pass may have reduced them already.
+    Factors of parameters that a single rank holds count only if there are no others: the backward
+    pass may have reduced their gradients already.
     """
     voters = [each for each in found if each.is_complete and not math.isnan(each.fit.scale)]
     shared = [each.fit.scale for each in voters if not each.is_alone]

@@ -21,7 +21,7 @@ _NUM_FIRST = 3
 """Activations of a step that show whether ranks begin it with the same data."""
 
 RanksAlike = Sequence[frozenset[int]]
-"""Sets of ranks that have one of the first activations of a step alike."""
+"""Sets of ranks that agree in one of the first activations of a step."""
 
 
 @cached_per_run
@@ -47,11 +47,11 @@ def _first(part: Frames) -> pd.DataFrame:
 def excuse_parted(found: Sequence[Reduction], losses: Losses, run: Frames) -> None:
     """Make verdicts unknown that a parted forward pass explains.
 
-    Ranks that should have equal contributions then have different ones, and the program seems to
-    have more losses than parts of the batch.
+    Ranks that should have equal contributions then have different contributions, and the program
+    seems to have more losses than parts of the batch.
 
     Args:
-        found: judged reductions of one step.
+        found: judged reductions of a step.
         losses: the losses of the step.
         run: the run.
     """

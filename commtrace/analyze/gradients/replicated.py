@@ -1,7 +1,7 @@
 """Ranks that hold replicas of a parameter, as its values at the beginning show.
 
-Parameters of known layout state it. Plain ones are replicas if they are equal when the model is
-first called. A parameter all of whose elements are equal, a bias of zeros, shows nothing: it is
+Parameters of known layout state it. Plain parameters are replicas if they are equal when the model
+is first called. A parameter all of whose elements are equal, a bias of zeros, shows nothing: it is
 taken to be held like the others of its module, and with doubt if those, or others inside of the
 module, are held otherwise.
 """

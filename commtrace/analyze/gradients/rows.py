@@ -52,7 +52,7 @@ class SketchRow(NamedTuple):
 
     @property
     def is_scalar(self) -> bool:
-        """True of a tensor with one element."""
+        """True for a tensor with a single element."""
         return self.shape in ("[]", "[1]")
 
 
@@ -73,7 +73,7 @@ class GradientRows:
         clipping: norms that clipping used.
         named: tensors that the program named.
         updated: parameters as optimizers leave them, by name.
-        num_passes: most gradients of one parameter that a rank's backward passes have.
+        num_passes: most gradients of a parameter that a rank's backward passes have.
     """
 
     parameters: SketchRows
@@ -156,8 +156,8 @@ def _first_of_ranks(rows: SketchRows) -> SketchRows:
 def _rounds(roles: Sequence[str], ranks: Sequence[int]) -> list[int]:
     """Return for each row how many optimizer steps of its rank were over before it.
 
-    A round ends at the first loss or gradient of a backward pass behind an optimizer's step, so
-    that optimizers that step one after the other, each with parameters of its own, are one round.
+    A round ends at the first loss or gradient of a backward pass after an optimizer's step, so that
+    optimizers that step in sequence, each with parameters of its own, form a single round.
     """
     rounds: list[int] = []
     number, has_stepped, latest_rank = 0, False, -1

@@ -1,8 +1,8 @@
 """Scalars that a program reports or clips by: the loss, the norm of the gradient, its clipping.
 
-The loss is what a tensor named by the program with `loss` in its name holds, the norm what clipping
-used or a tensor with `norm` in its name holds. What they should be follows from the losses at which
-the backward passes began, and from the gradients before clipping.
+The loss is the value of a tensor that the program named with `loss` in its name; the norm is the
+value that clipping used, or a tensor with `norm` in its name. Their right values follow from the
+losses at which the backward passes began, and from the gradients before clipping.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Scalar:
 
     Attributes:
         what: loss, gradient norm or clipping.
-        name: name of the tensor; empty of what clipping used.
+        name: name of the tensor; empty for values that clipping used.
         rows: its rows of table `fingerprints`.
         ranks: the ranks that have it.
         state: right, missing, scaled or unknown.
@@ -69,7 +69,7 @@ def reported_loss(named: SketchRows) -> float | None:
 
 
 def losses_reported(named: SketchRows, losses: Losses, groups: RankSets) -> Iterator[Scalar]:
-    """Yield a verdict on each loss that the program reports in one step."""
+    """Yield a verdict on each loss that the program reports in a step."""
     for name, own in _scalars(named, LOSS_NAME).items():
         for tensors in distinct(held(own)):
             relation, factor = of_losses(losses, tensors[0])
@@ -100,7 +100,7 @@ _SUM = "the sum of"
 def _partly_reduced(
     tensor: Held, ranks: frozenset[int], losses: Losses, groups: RankSets
 ) -> tuple[str, str] | None:
-    """Return the verdict on a loss that is reduced over one group of several; None if it is not."""
+    """Return the verdict on a loss reduced over one of several groups; None if it is not."""
     value, close = tensor.total, max(losses.close, closeness([tensor]))
     for members in sorted(groups, key=lambda each: (len(each), sorted(each))):
         own = {losses.by_rank[rank] for rank in members if rank in losses.by_rank}
@@ -141,7 +141,7 @@ def _scaled_loss(factor: float, losses: Losses, groups: RankSets) -> tuple[str, 
 def norms_used(
     clipping: SketchRows, named: SketchRows, found: Sequence[Reduction], groups: RankSets
 ) -> Iterator[Scalar]:
-    """Yield a verdict on each norm of all gradients in one step."""
+    """Yield a verdict on each norm of all gradients in a step."""
     used = [
         ("", [row for row in call.rows if row.name == _CLIPPED_NORM], call.covered(found))
         for call in _clippings(clipping)
@@ -256,11 +256,11 @@ def _left_out(value: float, found: Sequence[Reduction], right: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Clipping:
-    """One clipping of gradients in a step, such as of one optimizer of several.
+    """A clipping of gradients in a step, such as for one of several optimizers.
 
     Attributes:
         rows: the norm that it used, and the largest that is allowed, of each rank.
-        spans: by rank, when the clipping before it ended, and this one.
+        spans: by rank, when the previous clipping ended, and when this clipping ended.
     """
 
     rows: SketchRows
@@ -276,7 +276,7 @@ class _Clipping:
 
 
 def _clippings(rows: SketchRows) -> Sequence[_Clipping]:
-    """Return the clippings of a step, by what was observed for them."""
+    """Return the clippings of a step, from the rows observed for them."""
     ended: dict[int, list[int]] = {}
     own: dict[int, list[SketchRow]] = {}
     for row in rows:
@@ -293,7 +293,7 @@ def _clippings(rows: SketchRows) -> Sequence[_Clipping]:
 def clipped(
     clipping: SketchRows, final: Mapping[tuple[str, int], SketchRow], found: Sequence[Reduction]
 ) -> Iterator[Scalar]:
-    """Yield a verdict on how the gradients of one step were clipped.
+    """Yield a verdict on how the gradients of a step were clipped.
 
     Args:
         clipping: norms that clipping used.

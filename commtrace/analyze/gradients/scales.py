@@ -1,4 +1,4 @@
-"""Factor that gradients should have, relative to the sum of the ranks' own ones.
+"""Factor that gradients should have, relative to the sum of the ranks' own gradients.
 
 Ranks that compute a loss each, of data of their own, train on the mean of the losses or on their
 sum: the factor is 1 / number of losses, or 1, and it is the same for all parameters. Where the
@@ -28,7 +28,7 @@ _MOST_SIZES = 8
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Losses of one optimizer step.
+    """Losses of an optimizer step.
 
     Attributes:
         values: a value for each set of ranks that computed the same.
@@ -67,7 +67,7 @@ class Scale:
 
 
 def losses_of(rows: SketchRows) -> Losses:
-    """Return the losses of one step; those of several backward passes of a rank add up.
+    """Return the losses of a step; losses of several backward passes of a rank add up.
 
     Ranks that computed the same have the same loss, to the last bit.
     """
@@ -120,7 +120,7 @@ def expected_scale(
 
 
 def _is_of_sizes(factor: float, sizes: Collection[int], close: float) -> bool:
-    """Return whether a factor is a size, a product of two, a quotient of two, or one of these."""
+    """Return whether a factor is a * b / c or 1 / (a * b), where each is a size or 1."""
     numbers = {1, *sorted(sizes)[-_MOST_SIZES:]}
     products = {one * other for one in numbers for other in numbers}
     quotients = {Fraction(one, other) for one in products for other in numbers}
@@ -169,7 +169,7 @@ def _common(found: Sequence[float], close: float) -> float | None:
 
 
 def is_loss_scale(factor: float, close: float) -> bool:
-    """Return whether a factor is that of a gradient scaler, a large or small power of two."""
+    """Return whether a factor fits a gradient scaler: a large or small power of two."""
     if not factor > 0:
         return False
     power = math.log2(factor)

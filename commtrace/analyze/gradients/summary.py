@@ -1,4 +1,4 @@
-"""Table `gradients` in a few lines: what was reduced alike is one line."""
+"""Table `gradients` in a few lines: values that were reduced alike share a line."""
 
 from __future__ import annotations
 

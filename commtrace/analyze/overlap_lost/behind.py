@@ -1,7 +1,7 @@
 """Work that runs beside calls, or could: the operators of the rank, or the kernels of its device.
 
-Of the time that a call could be hidden behind, or was, the operator is named that runs for longest
-in it, with its module.
+The operator that runs for longest in the time that a call could be hidden behind, or was, is named
+with its module.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from commtrace.schema import COMPUTE
 def behind(part: Frames, calls: pd.DataFrame) -> pd.Series:
     """Name the operator that some of the `chances` could be hidden behind for longest.
 
-    Of a call that lost nothing, it is one that ran while the call was in flight. The name is empty
-    if nothing ran.
+    For a call that lost nothing, it ran while the call was in flight. The name is empty if nothing
+    ran.
     """
     ops, kernels = part.ops, part.kernels
     ops = ops[(ops["parent"] < 0) & (ops["duration_ns"] > 0)]

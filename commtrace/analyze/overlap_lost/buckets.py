@@ -19,9 +19,9 @@ def _are_buckets(frames: Frames) -> pd.Series:
 
 
 def behind_another(frames: Frames, calls: pd.DataFrame) -> pd.Series:
-    """Return a mask of the buckets that were ready before an earlier one of their pass.
+    """Return a mask of the buckets that were ready before an earlier bucket of their pass.
 
-    Buckets are issued in order, so each had to wait for the earlier one.
+    Buckets are issued in order, so each had to wait for the earlier bucket.
     """
     comm, are_buckets = frames.comm, _are_buckets(frames)
     if not are_buckets.any():
@@ -41,7 +41,7 @@ def behind_another(frames: Frames, calls: pd.DataFrame) -> pd.Series:
 
 
 def too_small(frames: Frames, calls: pd.DataFrame) -> pd.Series | None:
-    """Return the transfer of small buckets, if a step has many; that of the longest remains.
+    """Return the transfer of small buckets, if a step has many; 0 for the longest, which remains.
 
     None without small buckets.
     """
@@ -64,8 +64,8 @@ def too_large(frames: Frames, calls: pd.DataFrame) -> pd.Series | None:
 
     None without large buckets, or operators.
 
-    The gradients of a module are ready once its backward pass ends, so the time from the first of
-    these ends to that of the bucket could hide the first half.
+    The gradients of a module are ready once its backward pass ends, so the time from the first such
+    end to the issue of the bucket could hide the first half.
     """
     comm = frames.comm
     wanted = _are_buckets(frames) & (comm["payload_bytes"] >= 2 * LEAST_PART_BYTES)
@@ -108,7 +108,7 @@ def _ends_of_modules(frames: Frames) -> dict[tuple[int, int, str], float]:
 def _first_end(
     ends: dict[tuple[int, int, str], float], rank: int, step: int, names: str, issue: float
 ) -> float:
-    """Return when the first modules of these parameters ended; nan if one of them is unknown."""
+    """Return when the first modules of these parameters ended; nan if any is unknown."""
     modules = {name.rpartition(".")[0] for name in names.split(",")}
     found = [ends.get((rank, step, module), np.nan) for module in modules]
     first = min(found) if found and not np.isnan(found).any() else np.nan

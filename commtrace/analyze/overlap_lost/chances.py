@@ -1,4 +1,4 @@
-"""Chance of each call to be hidden: by how much, behind other things that the rank did.
+"""Chance of each call to be hidden: by how much, behind other work of the rank.
 
     ready          issue ───── in flight ───── end          used
       |── before ────|                          |── after ────|
@@ -77,7 +77,7 @@ def chances(frames: Frames) -> pd.DataFrame:
 
 
 _LEAST_PART = 0.1
-"""Part of a transfer that could be hidden by at least, for a reason to be named."""
+"""Least part of a transfer that could be hidden for a reason to be named."""
 _NUMBERS = {reason: number for number, reason in enumerate(REASONS)}
 _BESIDE = "beside"
 """Chance by the time before and after the call."""
@@ -122,7 +122,7 @@ def _ready(frames: Frames) -> pd.Series:
 
 
 def is_gather_of_parameters(comm: pd.DataFrame) -> pd.Series:
-    """Return a mask of the calls that gather parameters, such as those of FSDP."""
+    """Return a mask of the calls that gather parameters, such as in FSDP."""
     is_of_parameters = (comm["carries"] == "parameters") & (comm["phase"] != "optimizer")
     return is_of_parameters & (comm["kind"] == "all_gather")
 
@@ -130,7 +130,7 @@ def is_gather_of_parameters(comm: pd.DataFrame) -> pd.Series:
 def _updated(frames: Frames, calls: pd.DataFrame) -> pd.Series:
     """Return when the parameters were last updated before each of some calls; nan if unknown.
 
-    That is the begin of the call's step, or a later end of an operator of the optimizer.
+    That is the start of the call's step, or a later end of an operator of the optimizer.
     """
     base = frames.start_ns
     steps = frames.timed_steps.drop_duplicates(["rank", "step"]).set_index(["rank", "step"])
@@ -161,7 +161,7 @@ def sent(frames: Frames) -> pd.Series:
 
 
 def _free(frames: Frames, calls: pd.DataFrame, begin: pd.Series, end: pd.Series) -> pd.Series:
-    """Return the free time from begin to end of each row; 0 where one of them is unknown."""
+    """Return the free time from begin to end of each row; 0 where either is unknown."""
     lasts, found = np.flatnonzero(end > begin), np.zeros(len(calls))
     if len(lasts):
         rank, first, last = (each.iloc[lasts] for each in (calls["rank"], begin, end))
@@ -193,7 +193,7 @@ def _shared(
 
 
 def _behind_receive(frames: Frames, calls: pd.DataFrame) -> pd.Series | None:
-    """Return by how much each receive would have been hidden by the wait for the one before it.
+    """Return by how much each receive would have been hidden by the wait for the receive before it.
 
     None without receives.
     """

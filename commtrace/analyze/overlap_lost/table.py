@@ -1,8 +1,8 @@
 """Communication that was not hidden, by place and reason: by how much it could be, and behind what.
 
-A row is a place of the program and a reason. Its calls were exposed for some time, of which the
-*transfer* is the part after the arrival of the last peer. They could be hidden by at most that, and
-by at most the time in which the rank did other things between the moments at which their data was
+A row is a place of the program and a reason. Its calls were exposed for some time; the *transfer*
+is the part after the arrival of the last peer. They could be hidden by at most that, and
+by at most the time in which the rank did other work between the moments at which their data was
 ready and their result was used (`chances`). The column `reason` states why they were not:
 
 """
@@ -90,7 +90,7 @@ _OTHER_SUMS = ["early_sum", "num_early", "slack_sum", "num_slack", "num_steps"]
 
 
 def overlap_lost(frames: Frames) -> pd.DataFrame:
-    """Return one row per place and reason, that by which most could be hidden first."""
+    """Return a row per place and reason, the largest time that could be hidden first."""
     parts = frames.by_ranks(_of_ranks)
     by = [*PLACE, "reason"]
     sums = summed([table[[*_SUMS, *_OTHER_SUMS]] for table, _ in parts])
@@ -161,7 +161,7 @@ def _of_ranks(part: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 _TIMES = ("exposed", "transfer", "hidden", "could", "issue", "end", "ready", "used")
 _WINDOWS = (("ready", "issue"), ("end", "used"))
-"""Begin and end of the time before the issue of a call, and of that after its end."""
+"""Begin and end of the time before the issue of a call, and of the time after its end."""
 
 
 def _texts(key: pd.Series) -> pd.Series:

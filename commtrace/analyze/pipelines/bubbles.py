@@ -3,7 +3,7 @@
 A round is one call of a schedule, from the first action of its ranks to the last. All idle times of
 a round add up to its length times the number of its ranks, without the time of its actions.
 
-The times of warm-up and drain are those of a replay in which all stages take the same time, the
+The times of warm-up and drain come from a replay in which all stages take the same time, the
 mean of their medians, and nothing delays them. Replays with the medians of each stage, the measured
 times, late sends and blocked receives give the other causes (`causes`). A delay that passes on to
 other ranks has its cause there, too. Table `pipeline_stages` has the sums of each stage. An

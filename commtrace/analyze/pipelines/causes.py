@@ -1,10 +1,10 @@
 """Causes of the idle time of pipeline ranks, and how they divide each interval.
 
-A round is replayed several times, each time with one more thing that was measured (`LEVELS`). The
-time by which a rank is idle for longer than in all replays before has the cause of that replay;
-what no replay explains is the transfer. This time is found in the intervals that were measured,
-where the replay has it, or as soon after as the rank is idle. So the parts of each interval add up
-to it, and those of a cause to the difference of replays.
+A round is replayed several times, each time with one more measured effect (`LEVELS`). The time by
+which a rank is idle for longer than in all replays before has the cause of that replay; what no
+replay explains is the transfer. This time is found in the intervals that were measured, where the
+replay has it, or as soon after as the rank is idle. So the parts of each interval add up to it, and
+the parts of a cause to the difference of replays.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CAUSES: Mapping[str, str] = {
 
 _SCHEDULE = ""
 LEVELS = (_SCHEDULE, IMBALANCE, STRAGGLER, LATE_SEND, BLOCKED_RECEIVE)
-"""Causes of the replays; the first one is warm-up or drain."""
+"""Causes of the replays; the first is warm-up or drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +129,10 @@ def _filled(
 
 
 def _shared(left: Sequence[int], allowed: Sequence[int], target: int) -> Iterator[tuple[int, int]]:
-    """Divide the time of a cause among intervals, and yield place and part of those that get some.
+    """Divide the time of a cause among intervals, and yield place and part of each that gets any.
 
-    An interval gets what is left of it, and no more than is allowed until then. What remains of the
-    time belongs to earlier ones, and goes to the last ones that have something left.
+    An interval gets at most the time that it has left, and no more than is allowed until then. The
+    rest belongs to earlier intervals, and goes to the last intervals that have time left.
     """
     parts = [0] * len(left)
     given = 0

@@ -1,8 +1,8 @@
 """Times of the layers of pipeline stages, from the operators that ran in their actions.
 
-A layer is a module with a number, `layers.3`, or a part of the stage without one, `norm`; operators
-of other modules belong to no layer. Its share of the operators' time, in the forward and the
-backward pass, gives its part of the stage's median times.
+A layer is a module with a number, `layers.3`, or a part of the stage without a number, `norm`;
+operators of other modules belong to no layer. Its share of the operators' time, in the forward and
+the backward pass, gives its part of the stage's median times.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Replay of a round with other durations and delays, in the order in which its ranks ran.
 
-An action begins when the previous one of its rank and its inputs have ended, and its delay has
+An action begins when the previous action of its rank and its inputs have ended, and its delay has
 passed. With the durations and delays that were measured, a replay gives the times that were
 measured.
 """
@@ -50,7 +50,7 @@ def replay(
 
 
 def idle_of(of: Round, times: Replayed, rank: int) -> list[int]:
-    """Return for how many ns a rank is idle before each of its actions, and after the last one."""
+    """Return for how many ns a rank is idle before each of its actions, and after the last."""
     places = of.of_ranks[rank]
     until = [0.0, *(times.ends[place] for place in places)]
     since = [*(times.begins[place] for place in places), times.length]

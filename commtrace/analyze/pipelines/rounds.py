@@ -1,7 +1,7 @@
 """Rounds of pipelines: the actions of all stages in one call of a schedule, and what they wait for.
 
-Ranks that exchange activations are a pipeline. An action waits for the one before it on its rank,
-and for its inputs:
+Ranks that exchange activations are a pipeline. An action waits for the previous action on its
+rank, and for its inputs:
 
     forward          of stage s waits for    forward of stage s - 1
     backward         of stage s waits for    forward of stage s, backward of stage s + 1
@@ -9,7 +9,7 @@ and for its inputs:
     backward_weight  of stage s waits for    backward_input of stage s
 
 all of the same micro-batch. The loss of a micro-batch is a part of its forward pass. A rank begins
-a round with the first action of a step, or with one that repeats an action of its current round.
+a round with the first action of a step, or when it repeats an action of its current round.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _GRADIENT = (BACKWARD, BACKWARD_INPUT)
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One action of a round; times are in ns since the round began.
+    """An action of a round; times are in ns since the round began.
 
     Attributes:
         begin: Its begin, not before the end of the previous action of the rank.
-        end: Its end, with that of the loss.
+        end: Its end, including the loss.
     """
 
     rank: int
@@ -53,7 +53,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Round:
-    """One round of a pipeline.
+    """A round of a pipeline.
 
     Attributes:
         pipeline: Number of the pipeline.
@@ -61,7 +61,7 @@ class Round:
         number: Number of the round in the step.
         start_ns: Begin of its first action, in Unix ns.
         actions: Actions in order of their begin.
-        before: For each action, the place of the previous one on its rank; -1 if it is the first.
+        before: For each action, the place of the previous action on its rank; -1 if none.
         inputs: For each action, the places of those that it waits for.
         of_ranks: Places of the actions of each rank, in order.
     """
@@ -144,7 +144,7 @@ def _round(pipeline: int, step: int, number: int, parts: list[tuple[int, pd.Data
 
 
 def _actions(rank: int, rows: pd.DataFrame, start_ns: int) -> list[Action]:
-    """Return the actions of a rank, one after the other, each loss joined to its forward pass."""
+    """Return the actions of a rank in sequence, each loss joined to its forward pass."""
     found: list[Action] = []
     names = ["stage", "micro_batch", "action", "start_ns", "end_ns"]
     for stage, micro_batch, kind, start, end in rows[names].itertuples(index=False, name=None):
@@ -169,7 +169,7 @@ def _actions(rank: int, rows: pd.DataFrame, start_ns: int) -> list[Action]:
 def round_of(
     actions: list[Action], *, pipeline: int = 0, step: int = 0, number: int = 0, start_ns: int = 0
 ) -> Round:
-    """Return the round of actions, of which those of a rank follow each other."""
+    """Return the round of actions; actions of the same rank follow each other."""
     ordered = tuple(sorted(actions, key=lambda each: (each.begin, each.end)))
     place_of = {(each.stage, each.micro_batch, each.kind): i for i, each in enumerate(ordered)}
     of_ranks: dict[int, list[int]] = {}

@@ -1,7 +1,7 @@
 """Schedules of pipelines: each action as it ran, and in the ideal schedule.
 
-The ideal one has the same order of actions on each rank. All stages take the same time, the mean of
-their medians, and nothing is late.
+The ideal schedule has the same order of actions on each rank. All stages take the same time, the
+mean of their medians, and nothing is late.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@ from itertools import accumulate
 def best_split(times: Sequence[float], num_stages: int) -> list[int]:
     """Return the number of layers of each stage for which the longest stage is shortest.
 
-    Each stage has at least one layer. Of equal splits, the last stages have the most layers.
+    Each stage has at least one layer. Among equal splits, the last stages have the most layers.
 
     Args:
         times: Time of each layer, in order.
-        num_stages: Number of stages, at most that of the layers.
+        num_stages: Number of stages, at most the number of layers.
 
     >>> best_split([1, 1, 1, 3], 2)
     [3, 1]

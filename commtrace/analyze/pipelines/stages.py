@@ -1,6 +1,6 @@
 """Stages of pipelines: their times, the causes of their idle time, and a better split of layers.
 
-All times are of one round, the mean or, if it says so, the median. Idle times are those of table
+All times are per round, the mean or, if it says so, the median. Idle times come from table
 `bubbles`, and belong to the stage of the action that the rank waited to begin.
 
 The better split moves layers between stages, in their order, so that the longest forward and
@@ -143,7 +143,7 @@ def _by_stage(every: Sequence[Round]) -> dict[int, dict[tuple[int, int], float]]
 def _time(times: Times, stage: int, kinds: Sequence[str]) -> float:
     """Return the median time of some kinds of actions of a micro-batch; nan if none ran.
 
-    Stages that run the backward pass both as a whole and in two parts have that of the whole.
+    Stages that run the backward pass both as a whole and in two parts have the time of the whole.
     """
     found = {kind: times.of_stages.get((stage, kind), np.nan) for kind in kinds}
     whole = found.get(BACKWARD, np.nan)

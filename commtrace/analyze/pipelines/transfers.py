@@ -102,7 +102,7 @@ class Transfers:
         return first, last
 
     def pipelines(self, ranks: Iterable[int]) -> dict[int, int]:
-        """Return the number of each rank's pipeline: ranks with transfers are in the same one."""
+        """Return the number of each rank's pipeline; ranks with transfers between them share it."""
         leader = {rank: rank for rank in ranks}
 
         def first(rank: int) -> int:

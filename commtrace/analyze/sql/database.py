@@ -1,8 +1,8 @@
-"""One connection over some runs: what a statement may do, its limits and its errors.
+"""A connection over some runs: what a statement may do, its limits and its errors.
 
-A statement may come from somebody else. It is one that selects. It reads the tables of the runs,
-and no other file; it can neither write, nor load extensions, nor change settings; and it ends at
-its limits of memory, disk, time and rows.
+A statement may come from somebody else. It can only select. It reads the tables of the runs, and no
+other file; it can neither write, nor load extensions, nor change settings; and it ends at its
+limits of memory, disk, time and rows.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from commtrace.analyze.sql.stored import files_of
 from commtrace.analyze.sql.tables import SQL_TABLES, SqlTable, selected
 from commtrace.analyze.stored import StoredRun
 from commtrace.errors import UsageError, closest
+from commtrace.escaping import encodable
 from commtrace.units import text_of_bytes, text_of_duration
 
 _MISSING = re.compile(r'Table with name "?(?P<name>[^"!]+?)"? does not exist')
@@ -45,7 +46,7 @@ class Limits:
         disk_bytes: space for that in the folder of temporary files.
         seconds: time.
         rows: rows of a result.
-        threads: threads; by default one for each core that the process may use.
+        threads: threads; by default one per core that the process may use.
     """
 
     memory_bytes: int = 2_000_000_000
@@ -64,7 +65,7 @@ class Database:
         limits: limits of each statement.
 
     Raises:
-        UsageError: a name cannot be that of a schema.
+        UsageError: a name is not valid for a schema.
     """
 
     def __init__(self, runs: Mapping[str, Frames], limits: Limits | None = None) -> None:
@@ -99,6 +100,7 @@ class Database:
             UsageError: the statement is none, does more than select, names what does not exist, or
                 exceeds a limit.
         """
+        statement = encodable(statement)
         self._require_select(statement)
         while True:
             try:
@@ -170,7 +172,7 @@ class Database:
         return found
 
     def _state_missing(self, statement: str, error: str) -> bool:
-        """Create the table that a statement has named, if there is one that is not created."""
+        """Create the table that a statement names, if it is known and not yet created."""
         match = _MISSING.search(error)
         name = match["name"].rpartition(".")[2].lower() if match else ""
         runs = [
@@ -230,9 +232,9 @@ class Database:
 
     @contextmanager
     def _limited(self, statement: str) -> Iterator[None]:
-        """Interrupt what takes too long, and raise errors of the engine as those of a user.
+        """Interrupt what takes too long, and raise errors of the engine as errors of the user.
 
-        That a table is missing is left to the caller, which may create it.
+        A missing table is left to the caller, which may create it.
         """
         most = self._limits.seconds
         begun = time.monotonic()
@@ -306,7 +308,7 @@ def _identifier(name: str) -> str:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Return names of columns, of which equal ones get a number."""
+    """Return the names of columns, with a number appended to repeated names."""
     found: list[str] = []
     for name in names:
         number, new = 1, name

@@ -26,7 +26,7 @@ from commtrace.schema import MAY_BE_NEGATIVE, TABLES, Column
 WAITS, CALLS = "waits", "calls"
 _OF_CALLS = (WAITS, CALLS)
 _LISTS = ("calls", "activity")
-"""Analyses with a row for each call, of which table `calls` has the values."""
+"""Analyses with a row for each call, whose values are in table `calls`."""
 
 _ABOUT = {
     "comm": "calls of communication, as recorded",

@@ -3,7 +3,7 @@
     run = StoredRun(open_dataset(Path("RUN.comm")))
     by_module(run)
 
-`stored_run` reads the parts, whose tables read their columns when they are used (`lazy_table`).
+`stored_run` reads the parts, whose tables load their columns lazily (`lazy_table`).
 `row_store` keeps rows per call that are computed on the way, `collective_blocks` brings together
 the calls of all members of collectives, and `dask_workers` has a cluster work on parts.
 """

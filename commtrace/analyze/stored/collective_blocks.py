@@ -2,9 +2,8 @@
 
 The dataset has a file for each rank. `write` writes each part by rank again, ordered by blocks,
 a record batch for each block. `read` gathers a block from the batches of all parts when it is first
-asked for, and keeps it in a file of its own, of which columns are read when they are used. A
-collective belongs to the block that its number in its group leads to, so that no rank has to know
-of the others:
+asked for, and keeps it in a file of its own, whose columns are read lazily. A collective belongs to
+the block that its number in its group leads to, so that no rank has to know of the others:
 
     group      tp                      dp
     number     0 1 2 3 4 5 6 7         0 1 2
@@ -67,8 +66,8 @@ _COMPLETE = "complete.json"
 def group_sizes(part: Frames) -> pd.DataFrame:
     """Return the calls of each group that a part has.
 
-    Rows are those of table `groups`, and behind them one for calls of no group. Columns are the
-    number of calls, `num_calls`, and the `last` number, -1 without any.
+    The rows are the groups of table `groups`, followed by a row for calls of no group. The columns
+    are the number of calls, `num_calls`, and the `last` number, -1 if there are none.
     """
     group, number = group_numbers(part).to_numpy(), numbers(part).to_numpy()
     num_groups = len(part.groups) + 1
@@ -85,7 +84,7 @@ class CollectiveBlocks:
     Args:
         folder: Folder of the files.
         sizes: `group_sizes` of all parts by rank.
-        rows_of_block: Number of calls of a block, about.
+        rows_of_block: Approximate number of calls of a block.
     """
 
     def __init__(self, folder: Path, sizes: Iterable[pd.DataFrame], rows_of_block: int) -> None:
@@ -207,7 +206,7 @@ class CollectiveBlocks:
 
 
 def _stored(values: pd.Series) -> Any:
-    """Return an Arrow array; codes of texts have room for those of all parts."""
+    """Return an Arrow array; codes of texts have room for the texts of all parts."""
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
     if not isinstance(values.dtype, pd.CategoricalDtype):

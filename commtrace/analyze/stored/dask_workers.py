@@ -28,7 +28,7 @@ class DaskWorkers:
         """Yield the place and `function(shared, job)` of each job, as it is done.
 
         Raises:
-            CommtraceError: That of a job.
+            CommtraceError: A job raised it.
             OutputError: A job was lost with its workers, again and again.
         """
         from distributed import as_completed  # pyright: ignore[reportMissingImports]

@@ -1,9 +1,9 @@
-"""Files of what analyses keep of a run, each with a checksum at its end.
+"""Files that analyses keep of a run, each with a checksum at its end.
 
-Values in them are not validated one by one, as those of a trace are, so that a file counts only if
-every byte is as it was written, and under the same name: the checksum is of the contents, and of
-the names of the file and of the folders around it, of which one identifies the run. Arrow files are
-compressed, and single columns of them can be read.
+Unlike in a trace, values in them are not validated individually, so that a file counts only if
+every byte is as it was written, and under the same name: the checksum covers the contents and the
+names of the file and of the folders around it, which identify the run. Arrow files are compressed,
+and single columns of them can be read.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def sealed(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def keeping(path: Path) -> Iterator[None]:
-    """Convert errors of writing what is kept of a run into a `NotKeptError`."""
+    """Convert errors of writing the kept files of a run into a `NotKeptError`."""
     try:
         yield
     except OSError as error:
@@ -67,12 +67,12 @@ def keeping(path: Path) -> Iterator[None]:
 
 
 def name_of_contents(*contents: object) -> str:
-    """Return the name of a folder for what is made of some contents, by their representation."""
+    """Return the name of a folder for files made from some contents, by their representation."""
     return digest_of(repr(contents).encode("utf-8", "surrogatepass"))
 
 
 def temporary_copy(folder: Path, owner: object) -> Path:
-    """Return a temporary folder with links to the files of another one; it goes with its owner.
+    """Return a temporary folder with links to another folder's files; it goes with its owner.
 
     Raises:
         NotKeptError: There is no space for it.
@@ -97,14 +97,14 @@ def _checksum(file: IO[bytes], size: int, path: Path) -> int:
 
 
 _verified: dict[Path, tuple[int, int, int]] = {}
-"""Number, size and time of change of files that this process has verified."""
+"""Inode, size and modification time of files that this process has verified."""
 
 
 def verified_size(path: Path) -> int:
-    """Return the size of what was written to a file, whose checksum is verified once.
+    """Return the size of a file's contents, whose checksum is verified once.
 
     Raises:
-        DamageError: It is not the one at its end.
+        DamageError: The checksum at the end does not match.
         OSError: The file cannot be read.
     """
     facts = path.stat()

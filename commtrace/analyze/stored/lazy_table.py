@@ -2,11 +2,11 @@
 
 An analysis uses few of the columns of table `comm`. A `LazyTable` is a DataFrame for which
 
-    table["issue_ns"]             reads one column
+    table["issue_ns"]             reads this column
     table[["rank", "id"]]         reads these columns
     table[mask], table.loc[rows]  read nothing yet: the result is such a table of some rows
     table.assign(name=values)     reads nothing yet, either
-    table.groupby("group")        reads the keys, and the columns of which something is asked
+    table.groupby("group")        reads the keys, and the columns that are asked for
     anything else                 reads all columns
 
 so that analyses are written as for any DataFrame. It cannot be modified.
@@ -41,7 +41,7 @@ class LazyTable(pd.DataFrame):
     _all: pd.DataFrame | None
 
     def __new__(cls, *args: Any) -> LazyTable:
-        """Return an object that is no table of pandas yet."""
+        """Return an object that is not a pandas table yet."""
         return object.__new__(cls)
 
     def __init__(self, names: Sequence[str], index: pd.Index, read: ReadColumn) -> None:

@@ -25,7 +25,7 @@ class Wanted:
     Attributes:
         ranks: Their ranks.
         rows: Rows of table `comm`, in order.
-        stretches: Stretches of time, in ns since the start of the run, as of `Frames.narrowed`.
+        stretches: Stretches of time, in ns since the start of the run, as in `Frames.narrowed`.
         start_ns: Start of the run, in Unix ns.
     """
 

@@ -3,7 +3,7 @@
     FOLDER/stragglers.delayed_calls/00003.arrow    table of the fourth part
     FOLDER/lateness.lateness/run.arrow             table of the whole run
 
-The columns are numbers and texts, or categories of texts; the index is one of labels of rows.
+The columns are numbers and texts, or categories of texts; the index has the labels of the rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PartTables:
     ) -> pd.DataFrame:
         """Return a table of a part, or of the run; it is computed and written when first used.
 
-        One that cannot be written is computed again by the next one who asks.
+        If it cannot be written, the next caller computes it again.
 
         Raises:
             TraceError: The file is damaged.

@@ -1,12 +1,12 @@
-"""Rows per call, kept in files of numbers: what one sort of parts computes and another one reads.
+"""Rows per call, kept in files of numbers: computed by a sort of parts, and read by another.
 
     FOLDER/arrivals.last_arrivals/complete.json    types of columns, and rows of each piece
     FOLDER/arrivals.last_arrivals/00003.npy        piece of the fourth part that computed rows
 
-Calls are numbered through the run; a *stretch* are those of one part by rank. A piece has the rows
-of one part in order of their numbers: those of a stretch, or of a part by collectives some of each
-stretch. Integers take as few bytes as those of the piece need. `complete.json` is written last, so
-that what an ended process has left is never read.
+Calls are numbered throughout the run; a *stretch* is the calls of a part by rank. A piece has the
+rows of a part in order of their numbers: a whole stretch or, for a part by collectives, some rows
+of each stretch. Integers take as few bytes as the piece needs. `complete.json` is written last, so
+that leftovers of a process that ended early are never read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RowStore:
 
     Attributes:
         folder: Folder of the files.
-        edges: Number of the first row of each stretch, and behind them the number of all rows.
+        edges: Number of the first row of each stretch, followed by the number of all rows.
     """
 
     folder: Path
@@ -46,7 +46,7 @@ class RowStore:
         return (self.folder / name / _COMPLETE).is_file()
 
     def write(self, name: str, piece: int, rows: pd.Series | pd.DataFrame) -> dict[str, Any]:
-        """Write the rows of a part, and return what `complete` has to know of them.
+        """Write the rows of a part, and return what `complete` needs to know about them.
 
         Raises:
             NotKeptError: They cannot be written.

@@ -42,13 +42,13 @@ from commtrace.workers import JobRunner, in_order
 T = TypeVar("T")
 
 ROWS_OF_PART = 500_000
-"""Number of calls and operators of a part, about: a part has one rank at least."""
+"""Approximate number of calls and operators of a part, which has at least one rank."""
 
 _PARTS_OF_WORKERS = 3
 """Number of parts from which on other processes are asked."""
 
 _VERSION = 7
-"""Changes with the meaning of prepared rows, so that those of former versions are not used."""
+"""Changes with the meaning of prepared rows, so that rows of former versions are not used."""
 
 
 class StoredPart(RunPart):
@@ -69,7 +69,7 @@ class StoredPart(RunPart):
         )
 
     def _once(self, answer: Answer, read: Callable[[], Any]) -> Any:
-        """Return what is kept of this part, which is read once."""
+        """Return the answer that is kept of this part, which is read once."""
         if answer not in self._kept:
             self._kept[answer] = read()
         return self._kept[answer]
@@ -84,7 +84,7 @@ class StoredPart(RunPart):
         rows: pd.Index | None = None,
         stretches: Sequence[tuple[int, int]] | None = None,
     ) -> Frames:
-        """Return a part with the given rows, of which the row groups that have them are read."""
+        """Return a part with the given rows, reading only the row groups that have them."""
         if self.sort != OF_RANKS:
             return self
         assert isinstance(self.parent, StoredRun)
@@ -94,18 +94,18 @@ class StoredPart(RunPart):
 
 
 class StoredRun(PartedRun):
-    """A run of which one part at a time is in memory.
+    """A run that has one part at a time in memory.
 
     Rows per call and blocks of collectives that its analyses prepare are kept in the folder of the
-    dataset, so that the next ones find them there; if that cannot be written, in a temporary folder
-    that goes with the run.
+    dataset, where later analyses find them; if that cannot be written, in a temporary folder that
+    goes with the run.
 
     Args:
         dataset: Its dataset.
         settings: Settings of the project in which the run is analysed.
-        rows_of_part: Number of rows of a part, about.
-        workers: Processes that answer for parts; by default, this one does.
-        folder: Folder of what is prepared.
+        rows_of_part: Approximate number of rows of a part.
+        workers: Processes that answer for parts; by default, this process does.
+        folder: Folder of the prepared files.
     """
 
     dataset: Dataset
@@ -173,11 +173,11 @@ class StoredRun(PartedRun):
         return self.dataset.num_rows("comm")
 
     def num_parts(self, sort: str) -> int:
-        """Return the number of parts of a sort, at least one."""
+        """Return the number of parts of a sort, at least 1."""
         return len(self._ranks_of_parts) if sort == OF_RANKS else _blocks(self).num_blocks
 
     def part(self, sort: str, number: int) -> RunPart:
-        """Return a part; each row of table `comm` is in one of them."""
+        """Return a part; the parts divide the rows of table `comm` among them."""
         if sort == OF_RANKS:
             tables = self._tables_of_ranks(self._ranks_of_parts[number], self.edges[number])
         else:
@@ -211,7 +211,7 @@ class StoredRun(PartedRun):
         return Excerpt(**tables, **facts)
 
     def _tables_of_ranks(self, ranks: Sequence[int], first: int) -> Mapping[str, pd.DataFrame]:
-        """Return tables of some ranks, which read their columns when they are used."""
+        """Return tables of some ranks, which load their columns lazily."""
         tables = tables_of_some(self._nothing, ranks)
         for name in EVENT_TABLES:
             rows = self.dataset.rows(name, ranks)
@@ -224,7 +224,7 @@ class StoredRun(PartedRun):
         return self.part_tables.kept(_name_of(answer), None, partial(compute, self))
 
     def finish(self, sort: str, questions: Sequence[Question]) -> None:
-        """Answer questions of one sort for all other parts, in one pass."""
+        """Answer questions of the same sort for all other parts, in a single pass."""
         super().finish(sort, questions)
         if sort == OF_COLLECTIVES:
             _blocks(self).discard_parts()

@@ -21,8 +21,8 @@ class Recipe:
     Attributes:
         path: Folder of the run.
         settings: Settings of the project.
-        rows_of_part: Number of rows of a part, about.
-        folder: Folder of what is prepared.
+        rows_of_part: Approximate number of rows of a part.
+        folder: Folder of the prepared files.
         identity: Identity of the run and of its division into parts.
     """
 
@@ -35,7 +35,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Questions of one sort about the parts of a run.
+    """Questions about the parts of a run, all of the same sort.
 
     Attributes:
         recipe: How to open the run.

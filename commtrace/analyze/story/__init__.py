@@ -1,4 +1,4 @@
-"""Explanation of one communication call: its place, its reason, its payload, and its peers.
+"""Explanation of a communication call: its place, its reason, its payload, and its peers.
 
     story = explain(frames, find_call(frames, "0:92"))
     story.why.source_spec, story.peers[-1].rank

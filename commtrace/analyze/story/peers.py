@@ -17,7 +17,7 @@ _ALIKE = ("kind", "reduce_op", "root", "dtype")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One rank's call of the collective, or one end of a transfer; -1 stands for unknown.
+    """A rank's call of the collective, or an end of a transfer; -1 stands for unknown.
 
     Attributes:
         after_ns: Arrival, in ns since the first arrival.
@@ -40,7 +40,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class MatchedCalls:
-    """All calls of one collective or transfer.
+    """All calls of a collective or transfer.
 
     Attributes:
         number: The collective's number in its group; -1 if unknown.
@@ -56,7 +56,7 @@ class MatchedCalls:
 
 
 def matched_calls(frames: Frames, call: pd.Series) -> MatchedCalls:
-    """Return the calls that form one collective or transfer with a row of table `comm`."""
+    """Return the calls that form a collective or transfer with a row of table `comm`."""
     found = filter(None, frames.by_collectives(_of_part, call))
     return next(found)
 

@@ -1,7 +1,7 @@
-"""Selection of one call: resolves a user's text to a row of table `comm`.
+"""Selection of a call: resolves a user's text to a row of table `comm`.
 
 0:92       call 92 of rank 0
-92         call 92 of the lowest rank that has one
+92         call 92 of the lowest rank that has it
 longest    the call that blocked its rank longest, likewise `biggest` (`NAMED`)
 """
 
@@ -51,7 +51,7 @@ def find_call(frames: Frames, text: str) -> pd.Series:
 
 
 def _named(part: Frames, rank: str, number: str) -> pd.DataFrame:
-    """Return the first call of a number, of one rank or, for -1, of any."""
+    """Return the first call with a number, on a given rank or, for -1, on any."""
     comm = part.comm
     is_named = comm["id"] == int(number)
     if int(rank) >= 0:
@@ -60,7 +60,7 @@ def _named(part: Frames, rank: str, number: str) -> pd.DataFrame:
 
 
 def _first(rows: Sequence[pd.DataFrame], by: list[str]) -> pd.Series | None:
-    """Return the first of some rows by columns, of which the first may be preceded by `-`."""
+    """Return the first of some rows by columns; `-` before a column reverses its order."""
     found = [row for row in rows if len(row)]
     if not found:
         return None

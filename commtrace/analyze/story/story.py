@@ -1,4 +1,4 @@
-"""The `Story` of one call: everything known about it as one value, assembled by `explain`."""
+"""The `Story` of a call: everything known about it in a single value, assembled by `explain`."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Everything known about a call; `unknown` lists what is not known, with the reason.
+    """Everything known about a call; `unknown` lists the gaps, with the reason.
 
-    `lateness` is that of the straggler at the call's collective, if others waited for one.
+    `lateness` describes the straggler at the call's collective, if others waited for it.
     """
 
     rank: int

@@ -1,7 +1,7 @@
 """Reason of a call: the operator, the layout it needed, the candidates, and the steps.
 
-An operator on distributed tensors needs an argument in another layout. One redistribution takes
-it there, in one step or several, each of them a call:
+An operator on distributed tensors needs an argument in another layout. A redistribution takes it
+there, in one or more steps, each of them a call:
 
     aten.mm.default needs self f32[8,16] dp:S(0) tp:S(1) -> f32[8,16] dp:S(0) tp:R
         considered  tp: R, S(1) -> S(1)  100 us (chosen)    tp: S(1), S(0) -> P(sum)  200 us
@@ -55,7 +55,7 @@ class EnclosingOperator:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A strategy for the operator along one mesh axis: argument layouts -> result layouts."""
+    """A strategy for the operator along a mesh axis: argument layouts -> result layouts."""
 
     axis: str
     layouts: str
@@ -65,7 +65,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of the redistribution that the explained call belongs to."""
+    """A call of the redistribution that the explained call belongs to."""
 
     id: int
     kind: str
@@ -257,7 +257,7 @@ def _operators_of_part(frames: Frames, call: pd.Series) -> tuple[EnclosingOperat
 
 
 def _steps(frames: Frames, call: pd.Series) -> tuple[Step, ...]:
-    """Return the calls of one redistribution: adjacent, of one reason, at most one per group."""
+    """Return the calls of a redistribution: adjacent, of the same reason, at most one per group."""
     if not call["source_spec"]:
         return ()
     return next(filter(None, frames.by_ranks(_steps_of_part, call)), ())

@@ -1,11 +1,11 @@
-"""Fingerprints of tensors: those of global tensors, replicas that differ, and comparison of runs.
+"""Fingerprints of tensors: global tensors, differing replicas, and comparison of runs.
 
-global_values   joins the parts of all ranks into one fingerprint for each tensor
+global_values   joins the parts of all ranks into a fingerprint per tensor
 replicas        parts that should be equal on several ranks and are not
-renamed         layers and tied weights that a stage of a pipeline names otherwise
-in_parts        plain tensors that ranks hold in parts, or one rank alone
-absent_gradients  gradients that one of two runs does not have
-alignment       pairs the tensors of two runs of one program
+renamed         layers and tied weights that a stage of a pipeline names differently
+in_parts        plain tensors that ranks hold in parts, or a single rank holds
+absent_gradients  gradients that are missing from a run
+alignment       pairs the tensors of two runs of the same program
 flow            flow of data between tensors
 own_parts       tensors that ranks compute from parts alone, such as their own losses
 local_gradients gradients of the ranks' own backward passes that are right together
@@ -18,9 +18,9 @@ kept_layouts    layouts of parameters, which stay the same in all steps
 gradient_cause  the wrong gradient behind a norm or a common factor
 axes            sizes of mesh axes, to which factors are compared
 faults          names the relation between a wrong tensor and the right one
-doubts          reasons for which a fault may be none, or elsewhere
-between         communication between the last tensor that agrees and the wrong one
-first_wrong     the first wrong tensor, without parts of right ones
+doubts          reasons why a fault may be none, or elsewhere
+between         communication between the last tensor that agrees and the wrong tensor
+first_wrong     the first wrong tensor, ignoring parts of right tensors
 first_fault     its relation to the right tensor, and its evidence
 comparison      the first tensor of a run that is wrong, and all that differ
 described_pairs pairs with the layouts, dtypes and norms of both runs

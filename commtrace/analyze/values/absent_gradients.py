@@ -1,6 +1,6 @@
-"""Gradients that only one of two runs has: a parameter that the other run's loss does not reach.
+"""Gradients that a run lacks because its loss does not reach the parameter.
 
-A gradient that is not there changes nothing when the optimizer steps. It is compared as zero.
+An absent gradient changes nothing when the optimizer steps. It is compared as zero.
 """
 
 from __future__ import annotations

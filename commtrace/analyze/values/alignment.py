@@ -1,15 +1,15 @@
-"""Alignment of the tensors of two runs of one program.
+"""Alignment of the tensors of two runs of the same program.
 
-Tensors of modules, parameters and those that the program names are paired by step, phase, role,
-module, name and shape; results of operators by operator and line, too. Lines are left out if the
-runs have few in common, as those of different versions. Calls of a module are numbered in each step
-and phase anew, so that calls of one run alone, such as a recomputation, do not shift later ones.
+Tensors of modules, parameters and tensors that the program names are paired by step, phase, role,
+module, name and shape; results of operators also by operator and line. Lines are ignored if the
+runs have few in common, as with different versions. Calls of a module are numbered afresh in each
+step and phase, so that calls of a single run, such as a recomputation, do not shift later calls.
 
-Of several tensors that are alike in all this, the first is paired with the first. If one run has
-more of them than the other, such as a loop over all experts or over more parts of a batch, those of
-equal values are paired, and the others only if those are many. Results that one run computes in
-another order are paired by their values, too. All else is passed over. A pair of several alike that
-differ is ambiguous: the runs may have computed other things, such as sums of other parts.
+If several tensors are alike in all this, the first is paired with the first. If a run has more of
+them than the other, for example by looping over all experts or over more parts of a batch, tensors
+with equal values are paired, and the rest only if many are equal. Results that are computed in
+another order are also paired by value. Everything else is skipped. If several are alike, a pair
+that differs is ambiguous: the runs may have computed different tensors, such as other sums.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OF_EQUAL_VALUES = 2.0**10
 """Multiple of the unit roundoff up to which values of different runs are equal."""
 _MOST_APART = 0.05
 _MOST_COMPARED = 256
-"""Tensors alike up to which values are compared, since pairs of them grow quadratically."""
+"""Largest number of alike tensors whose values are compared, since pairs grow quadratically."""
 
 
 def aligned(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
@@ -40,7 +40,7 @@ def aligned(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns `left` and `right`, labels of rows, `is_ambiguous`, and `right_on`: a rank that has
-        the tensor of the first run, if another rank's, which `right` is then, differs; else -1.
+        the tensor of the first run, if another rank's differs, which is then `right`; else -1.
     """
     left, right = _with_calls(left, right)
     pairs = list(chain(_named(left, right), _results(left, right)))
@@ -52,10 +52,10 @@ def aligned(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_first_step(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
-    """Return the second table with the first one's step of parameters before any activation.
+    """Return the second table; parameters before any activation get the first table's step.
 
-    Whether the first step has begun by then depends on the program, such as one that finds out the
-    shapes of stages before.
+    Whether the first step has begun by then depends on the program: some infer the shapes of stages
+    before it.
     """
     before = [
         side["role"].isin((PARAMETER, BUFFER))
@@ -72,10 +72,10 @@ def with_first_step(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
 def _on_the_furthest_rank(
     left: pd.DataFrame, right: pd.DataFrame, pairs: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return pairs that have, of a tensor of unknown layout, the rank's that is furthest off.
+    """Return pairs in which a tensor of unknown layout is taken from the rank furthest off.
 
-    Its counterpart is the same rank's, if the first run has one for each rank, too. Only tensors
-    that some rank has as the first run has them count, and that each rank has as often.
+    Its counterpart is from the same rank if the first run has the tensor on each rank, too. Only
+    tensors that some rank has as in the first run, and that each rank has equally often, count.
     """
     ours, theirs = (_OfRanks(side) for side in (left, right))
     on_ranks = [
@@ -111,7 +111,7 @@ def _on_the_furthest_rank(
 
 
 class _OfRanks:
-    """Tensors of a run, and those of unknown layout by rank.
+    """Tensors of a run, with tensors of unknown layout by rank.
 
     Attributes:
         alike: by tensor, its properties but for its number among tensors that share them.
@@ -134,20 +134,20 @@ class _OfRanks:
             self._of_ranks |= dict.fromkeys(labels.tolist(), by_rank)
 
     def by_rank(self, label: int) -> dict[int, int]:
-        """Return, by rank, the tensors of unknown layout that are one with another."""
+        """Return, by rank, the tensors of unknown layout that correspond to a tensor."""
         return self._of_ranks.get(label, {})
 
     def is_as_often(self, label: int, other: _OfRanks) -> bool:
-        """Return whether each rank of both runs has tensors like this one equally often."""
+        """Return whether all ranks of both runs have such tensors equally often."""
         key = self.alike[label]
         counts = {*self._counts[key].values(), *other._counts.get(key, {}).values()}
         return key in other._counts and len(counts) == 1
 
 
 def _with_calls(left: pd.DataFrame, right: pd.DataFrame) -> list[pd.DataFrame]:
-    """Add `call`: the number of each tensor's call among those of its module, step and phase.
+    """Add `call`: the number of each tensor's call within its module, step and phase.
 
-    It is 0 where one run has more calls, of which it is unknown which are those of the other.
+    It is 0 where the runs have different numbers of calls, since it is unknown which correspond.
     """
     calls, of_module = [], ["step", "phase", "module"]
     for side in (left, right):
@@ -279,7 +279,7 @@ class _Values:
         return found + _rest(own, other, found) if are_many else found
 
     def in_any_order(self, own: Sequence[int], other: Sequence[int]) -> Pairs:
-        """Pair tensors in order, but those that differ by their values where these are equal."""
+        """Pair tensors in order, but match differing tensors by value where values are equal."""
         pairs = _sure(own, other)
         if len(own) > _MOST_COMPARED:
             return pairs
@@ -308,7 +308,7 @@ def _sure(own: Sequence[int], other: Sequence[int]) -> Pairs:
 
 
 def _rest(own: Sequence[int], other: Sequence[int], found: Pairs) -> Pairs:
-    """Return ambiguous pairs, in order, of what is not paired yet."""
+    """Return ambiguous pairs, in order, of the tensors that are not paired yet."""
     ours, theirs = {pair[0] for pair in found}, {pair[1] for pair in found}
     left = [label for label in own if label not in ours]
     right = [label for label in other if label not in theirs]

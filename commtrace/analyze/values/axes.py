@@ -7,7 +7,7 @@ from commtrace.analyze.values.global_values import parts
 
 
 def sizes_of_axes(run: Frames) -> dict[str, int]:
-    """Return the sizes of the mesh axes and groups of a run, of more than one rank."""
+    """Return the sizes of a run's mesh axes and groups that have more than one rank."""
     groups = run.groups
     axes = {
         str(axis) or str(name): int(size)

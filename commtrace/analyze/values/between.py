@@ -1,9 +1,9 @@
-"""Communication between the last tensor that agrees and a wrong one.
+"""Communication between the last tensor that agrees and a wrong tensor.
 
-A tensor that is computed in a module follows from what was communicated since the last tensor that
-agrees, and earlier in modules where neither an own nor a part's later tensor agrees. A gradient is
-observed when the optimizer steps, after those of other parameters. It follows from what was
-communicated before the rank's own backward pass had computed it, and from the reductions that
+A tensor computed in a module depends on the communication since the last tensor that agrees, and on
+earlier communication in modules where no later tensor, of theirs or of their parts, agrees. A
+gradient is observed when the optimizer steps, after the gradients of other parameters. It depends
+on the communication before the rank's own backward pass computed it, and on the reductions that
 carried it afterwards, until it was first seen reduced.
 """
 
@@ -43,10 +43,10 @@ _AFTER_BACKWARD = (*REDUCED, UPDATED, STATE)
 def communication_before(
     agreeing: pd.DataFrame, wrong: pd.Series, run: Frames
 ) -> tuple[dict[str, Any], ...]:
-    """Return the calls of the first rank that led to a wrong tensor, alike ones with their number.
+    """Return the first rank's calls that led to a wrong tensor, merged if adjacent and equal.
 
-    `axis` is the mesh axis, `has_carried` is true of a call that reduced the gradient itself, and
-    `is_right` of one from whose result a right tensor was computed.
+    `axis` is the mesh axis, `has_carried` is true if the call reduced the gradient itself,
+    `is_right` if a right tensor was computed from its result, and `count` the number of calls.
 
     Args:
         agreeing: tensors of the run before it that agree.
@@ -82,7 +82,7 @@ def _plain(value: Any) -> Any:
 
 
 def _counted(calls: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield calls with the number of adjacent ones that are alike, as `count`."""
+    """Yield equal adjacent calls as a single call, with their number as `count`."""
     latest: dict[str, Any] | None = None
     count = 0
     for call in calls:
@@ -116,7 +116,7 @@ def _of_tensor(
 
 
 def _shows_no_places(issue_ns: pd.Series, agreeing: pd.DataFrame) -> np.ndarray:
-    """Return which calls only few tensors follow that agree, all of them in parts.
+    """Return which calls are followed by only a few tensors that agree, all of them in parts.
 
     Sums and norms of parts do not show whether a call has put elements into the right places.
     """

@@ -1,9 +1,9 @@
-"""Comparison of two runs of one program: the first tensor that is wrong, and all that differ.
+"""Comparison of two runs of the same program: the first wrong tensor, and all that differ.
 
-The left run is taken for right. Tensors are paired in its order of time (`alignment`), so that
-whatever a tensor was computed from comes before it. The first one whose distance exceeds what
-rounding explains (`verdicts`) is where the runs part; its relation to the right one (`faults`),
-the layouts of both, the line, and the communication that led to it are its evidence.
+The left run is taken to be right. Tensors are paired in its order of time (`alignment`), so that
+whatever a tensor was computed from comes before it. The runs diverge at the first tensor whose
+distance exceeds what rounding explains (`verdicts`). Its relation to the right one (`faults`), the
+layouts of both, the line, and the communication that led to it are the evidence.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class ValueComparison:
         num_left: tensors of the first run.
         num_right: tensors of the second run.
         num_paired: pairs that were compared.
-        num_unknown: pairs of which a value is unknown, such as an unreduced maximum.
+        num_unknown: pairs with an unknown value, such as an unreduced maximum.
         num_wrong: pairs whose distance exceeds the tolerance.
-        num_doubtful: those of them whose layout is unknown, or that are one of several alike.
-        fault: the first of these, without those of unknown layout of which right ones were
-            computed; None if the runs agree.
+        num_doubtful: wrong pairs whose layout is unknown, or that are among several alike.
+        fault: the first wrong pair, ignoring tensors of unknown layout from which right tensors
+            were computed; None if the runs agree.
         pairs: step, phase, role, module, name, op, distance, tolerance, is_wrong, is_certain (the
             layout is known, or all ranks should have it), is_sum (partial sums over ranks, which
-            are right together), is_ambiguous (one of several alike) and right_on (a rank that has
+            are right together), is_ambiguous (among several alike) and right_on (a rank that has
             it right, if another rank has not; else -1) of each pair, and the columns of
             `described_pairs`.
         has_reference: a reference in float64 decided on the tolerance.
@@ -83,10 +83,10 @@ class ValueComparison:
 
 
 def compare(left: Frames, right: Frames, reference: Frames | None = None) -> ValueComparison:
-    """Compare the tensors of two runs of one program.
+    """Compare the tensors of two runs of the same program.
 
     Args:
-        left: the run that is taken for right, such as one on a single device.
+        left: the run that is taken to be right, such as a run on a single device.
         right: the other run, in any layout.
         reference: the left run in float64, which decides how large rounding errors are.
 
@@ -209,7 +209,7 @@ def _may_be_reduced_to_one(judged: pd.DataFrame, right: Frames) -> np.ndarray:
 def _leads_to_a_wrong_module(judged: pd.DataFrame) -> np.ndarray:
     """Return which results are wrong on some ranks only, as certainly is a tensor of their module.
 
-    Other results may be wrong on some ranks by design, such as the result of a reduction to one.
+    Other results may be wrong on some ranks by design, as after a reduction to a single rank.
     """
     is_wrong = judged["is_wrong"] & (judged["right_on"] >= 0)
     of_module = pd.MultiIndex.from_frame(judged[["step", "phase", "module"]])

@@ -24,7 +24,7 @@ def described(judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) ->
     Args:
         judged: distance, tolerance and verdict of each pair.
         ours: its tensor in the first run, a row of table `tensors`.
-        theirs: that in the second run.
+        theirs: its tensor in the second run.
     """
     # Small tensors are judged by their distance relative to others.
     distance = judged["distance"] * scales(ours, theirs)

@@ -61,7 +61,7 @@ def evidence(fault: Fault) -> list[str]:
 
 
 def limits(comparison: ValueComparison) -> list[str]:
-    """Return what was not compared, so that an agreement is not mistaken for more than it is."""
+    """Return the comparison's limits, so that agreement is not mistaken for more than it is."""
     lines = [*comparison.open_questions[comparison.fault is None :]]
     if comparison.fault is not None:
         lines.append(

@@ -1,7 +1,7 @@
 """Divergence of two runs by module and step, and along the program, in tables of bounded size.
 
-A row is a phase and a module, in the order of execution; a column is a step, or adjacent ones. A
-cell has the worst of its pairs: that whose distance is the largest multiple of the tolerance.
+A row is a phase and a module, in the order of execution; a column is a step, or several adjacent
+steps. A cell has its worst pair, whose distance is the largest multiple of the tolerance.
 Modules are joined with those around them until the rows are few enough.
 """
 
@@ -43,9 +43,9 @@ class Divergence:
     Attributes:
         rows: phases and modules, in the order of execution.
         columns: first and last step of each column.
-        cells: `row`, `column`, `worst` (label of a pair, or -1 if none is known), `excess` of that
-            one (nan if unknown), `num_pairs`, `num_unknown` and `num_wrong` of them, and
-            `num_unpaired`: tensors of the first run without a counterpart.
+        cells: `row`, `column`, `worst` (label of a pair, or -1 if none is known), its `excess` (nan
+            if unknown), `num_pairs`, `num_unknown` and `num_wrong` of them, and `num_unpaired`:
+            tensors of the first run without a counterpart.
         cell_of_pair: number of the cell of each pair, by the pair's label.
         depth: number of components of modules' paths; -1 if none is left out.
     """
@@ -174,7 +174,7 @@ def _in_order_of_execution(table: pd.DataFrame, number: np.ndarray) -> list[int]
 
 
 def _blocks(keys: list[tuple[str, str]], most: int) -> list[list[int]]:
-    """Return adjacent places that share a row; all of one phase."""
+    """Return adjacent places that share a row; all of the same phase."""
     width = 1
     while True:
         blocks: list[list[int]] = []
@@ -193,8 +193,8 @@ def along_the_program(comparison: ValueComparison, *, most: int = MOST_PLACES) -
     """Return the worst distance of each stretch of the program, in order.
 
     Returns:
-        `first` and `last` pair, `worst` (label of the worst pair, -1 if none is known), `distance`
-        of that one as it was judged, `tolerance` there, `num_wrong`, and `step` of the first pair.
+        `first` and `last` pair, `worst` (label of the worst pair, -1 if none is known), its
+        `distance` as it was judged, `tolerance` there, `num_wrong`, and `step` of the first pair.
     """
     pairs = comparison.pairs
     width = max(-(-len(pairs) // most), 1)

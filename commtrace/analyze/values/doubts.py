@@ -1,11 +1,11 @@
-"""Doubts on a fault: reasons for which the tensor may be right, or the fault may be elsewhere.
+"""Doubts about a fault: reasons why the tensor may be right, or the fault may be elsewhere.
 
-scale           all ranks have it alike, and it is the right one times the size of an axis
+scale           all ranks have it alike, and it is the right tensor times the size of an axis
 layout          the layout of the tensor is unknown, so that ranks may hold parts of it
-ambiguity       it is one of several alike in a module's call, whose order may differ
+ambiguity       several tensors of a module's call are like it, and their order may differ
 communication   no tensor that agrees vouches for a collective of another module or phase before it
 scales          ranks' losses have factors that the reduction of gradients may not undo
-rounding        a tensor of a coarse dtype is hardly further off than right ones before it
+rounding        a tensor of a coarse dtype is hardly further off than right tensors before it
 decision        numbers that agree within rounding were sorted or compared before it, so that
                 elements may have fallen differently: a token has another expert
 """
@@ -41,10 +41,10 @@ def doubt_of(
     right_losses: Collection[int],
     other_scales: Collection[int],
 ) -> str:
-    """Return the doubts on a fault as a sentence; empty if there are none.
+    """Return the doubts about a fault as a sentence; empty if there are none.
 
     Args:
-        judged: the pairs up to the fault, which is the last one.
+        judged: the pairs up to the fault, which is the last.
         relation: of the fault.
         communication: calls between the last tensor that agrees and the fault.
         has_reference: a reference in float64 decided on the tolerance.
@@ -96,7 +96,7 @@ def doubt_of(
 
 
 def _has_output_in_parts(judged: pd.DataFrame) -> bool:
-    """Return whether a wrong gradient has the layout of its output, of which parts are right."""
+    """Return whether a wrong gradient is in parts like its output, whose parts are right."""
     wrong = judged.iloc[-1]
     if wrong["role"] != OUTPUT_GRADIENT or wrong["layout_right"] != IN_PARTS:
         return False
@@ -107,7 +107,7 @@ def _has_output_in_parts(judged: pd.DataFrame) -> bool:
 
 
 def _may_be_rounding(judged: pd.DataFrame) -> bool:
-    """Return whether a tensor of a coarse dtype is hardly further off than those that are right."""
+    """Return whether a tensor of a coarse dtype is hardly further off than right tensors."""
     wrong = judged.iloc[-1]
     if not is_coarse(wrong["tolerance"]) or not wrong["excess"] < _HARDLY:
         return False
@@ -122,7 +122,7 @@ def _is_elsewhere(call: Mapping[str, Any], wrong: pd.Series) -> bool:
 
 
 def _decision(judged: pd.DataFrame) -> str:
-    """Return the latest operator of the step that decides on numbers, in the wrong one's phase."""
+    """Return the step's latest operator that decides on numbers, in the wrong tensor's phase."""
     wrong = judged.iloc[-1]
     same = judged[(judged["step"] == wrong["step"]) & (judged["phase"] == wrong["phase"])]
     names = same["op"].astype(str).str.split(".").str[1]

@@ -2,7 +2,7 @@
 
 kind            right tensor x, wrong tensor y
 replica         y is right on some ranks, and replicas of it on others are not
-absent          a gradient that one run does not have at all
+absent          a gradient that a run does not have at all
 non_finite      y has nan or infinite elements, and x has not, or fewer
 zero            y is zero
 factor          y = c x
@@ -35,10 +35,10 @@ class Relation:
     """Relation of a wrong tensor to the right one.
 
     Attributes:
-        kind: one of those in the module's docstring.
+        kind: a kind from the module's docstring.
         text: the relation in words.
         factor: of a factor, or nan.
-        is_of_axis: the factor, or one over it, is the size of an axis.
+        is_of_axis: the factor, or its inverse, is the size of an axis.
     """
 
     kind: str
@@ -136,7 +136,7 @@ def _apart(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _has_equal_elements(right: pd.Series, wrong: pd.Series, close: float) -> bool:
-    """Return whether what does not depend on the order of elements is equal."""
+    """Return whether the properties that do not depend on the order of elements are equal."""
     if not right["norm"] > 0 or not wrong["norm"] > 0:
         return False
     alike = (
@@ -149,7 +149,7 @@ def _has_equal_elements(right: pd.Series, wrong: pd.Series, close: float) -> boo
 def _factor_text(factor: float, close: float, axes: Mapping[str, int]) -> str:
     """Return a factor in words, such as `2 times, the size of axis tp`.
 
-    Fractions are named only of small numbers and of sizes of axes: others fit by chance.
+    Only fractions of small numbers and of sizes of axes are named: others fit by chance.
     """
     ratio = Fraction(factor).limit_denominator(_MOST_DENOMINATOR)
     numbers = {abs(ratio.numerator), ratio.denominator}

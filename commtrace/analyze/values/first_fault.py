@@ -1,4 +1,4 @@
-"""The first tensor of a run that is wrong: what it is to the right one, and its evidence."""
+"""The first wrong tensor of a run: its relation to the right tensor, and the evidence."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Fault:
     """The first tensor that is wrong.
 
     Attributes:
-        left: its properties in the run that is taken for right, by name.
-        right: its properties in the other one.
+        left: its properties in the run that is taken to be right, by name.
+        right: its properties in the other run.
         distance: distance, relative to the norm.
         tolerance: distance that rounding explains there.
         relation: relation to the right tensor.
         communication: calls of the right run that led to it, as dictionaries; `count` is the number
-            of those that are alike, one after the other.
+            of equal calls in a row.
         before: the last tensor that agrees; None if there is none.
         is_certain: False if there is a doubt.
         doubt: why it may be right, or the fault may be elsewhere; empty if there is no doubt.
@@ -69,7 +69,7 @@ def described_fault(
     *,
     has_reference: bool,
 ) -> Fault:
-    """Return the wrong tensor of a pair with its relation to the right one, and its evidence.
+    """Return the wrong tensor of a pair with its relation to the right tensor, and the evidence.
 
     Args:
         place: of the pair.
@@ -137,11 +137,11 @@ def _is_right_so_far(
     agreed: pd.DataFrame,
     gradients: Collection[tuple[int, str]],
 ) -> bool:
-    """Return whether what a wrong tensor was computed from is right.
+    """Return whether a wrong tensor was computed from right tensors.
 
-    So are the parts of a sum that is right, and what they were computed from; what came before a
-    rank's own gradient that is right, or one that only has another scale, which no sum of ranks
-    explains; and before an optimizer's step, a right gradient, or a rank that makes the right one.
+    That is so for parts of a sum that is right; for a gradient that was right in the ranks' own
+    backward passes, or merely has another scale, which no sum of ranks explains; and for the result
+    of an optimizer's step if its gradient is right, or if some rank has the right result.
 
     Args:
         place: of the wrong tensor.
@@ -176,7 +176,7 @@ def _properties(row: pd.Series, folder: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of numpy as one of Python."""
+    """Return a numpy number as a Python number."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -196,7 +196,7 @@ def _earlier(place: int, theirs: pd.DataFrame) -> list[tuple[str, np.ndarray]]:
 def _incomplete_sums(
     row: pd.Series, before: pd.DataFrame, right: Frames
 ) -> list[tuple[str, np.ndarray]]:
-    """Return the sums of the latest partial sums of the same shape without those of some ranks."""
+    """Return sums of the latest partial sums of the same shape that leave out some ranks."""
     partial = before[before["layout"].str.contains("P(", regex=False)]
     partial = partial[(partial["shape"] == row["shape"]) & (partial["step"] == row["step"])]
     if partial.empty:

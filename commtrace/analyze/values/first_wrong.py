@@ -1,4 +1,4 @@
-"""The first wrong tensor of a comparison, without those that prove to be parts of right ones."""
+"""The first wrong tensor of a comparison, ignoring proven parts of right tensors."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from commtrace.schema import (
 )
 
 _MOST_UNRELATED = 3
-"""Tensors that may agree after a wrong one without depending on it, such as counts of tokens."""
+"""Tensors that may agree after a wrong tensor without depending on it, such as token counts."""
 _BACKWARD = "backward"
 _TINY = 1e-300
 _CLOSE = 1e-3
-"""Relative difference up to which factors are one."""
+"""Relative difference up to which factors are equal."""
 _LEFT = (PARAMETER, UPDATED, STATE)
 """Roles of tensors that an optimizer's step may change by less than rounding."""
 _FOLLOWING = frozenset({OUTPUT, OUTPUT_GRADIENT, RESULT})
@@ -42,10 +42,10 @@ def first_wrong(
 ) -> int | None:
     """Return the place of the first wrong tensor; None if there is none.
 
-    An ambiguous one counts only if another one follows in its step that is wrong for certain. One
-    of unknown layout counts unless a right one was computed from it: then it was a part of a
-    tensor. Of runs that do not say what was computed from what, that is so if several tensors of
-    known layout agree between it and the first wrong one of these, or the end.
+    An ambiguous tensor counts only if a certainly wrong tensor follows in its step. A tensor of
+    unknown layout counts unless a right tensor was computed from it, which shows that it was a
+    part. If the run does not state sources, several agreeing tensors of known layout between it and
+    the first wrong tensor of known layout, or the end, show this instead.
 
     Args:
         judged: the pairs, in order of time.
@@ -97,8 +97,8 @@ def first_wrong(
 def _are_scaled_alike(doubtful: pd.DataFrame, is_cleared: np.ndarray) -> np.ndarray:
     """Return which gradients have the factor of others that are right but for it.
 
-    A loss of a rank's own part of the batch gives all gradients of a step one factor, so that those
-    before it in the step have it, and those of the same output in other steps.
+    A loss of a rank's own part of the batch scales all gradients of a step by the same factor,
+    which earlier gradients of the step or the same output's gradients in other steps then show.
     """
     norms = doubtful["norm_left"].to_numpy("float64"), doubtful["norm_right"].to_numpy("float64")
     largest = np.fmax(*norms)

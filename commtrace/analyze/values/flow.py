@@ -82,12 +82,12 @@ class Flow:
     def lead_to(
         self, asked: Set[int], right: Set[int], blocked: Set[int], right_rows: Collection[int]
     ) -> set[int]:
-        """Return the tensors that lead to a right one.
+        """Return the tensors that lead to a right tensor.
 
         Args:
             asked: the tensors in question.
             right: tensors that are right.
-            blocked: tensors through which a right one shows nothing, such as wrong ones.
+            blocked: tensors through which a right tensor shows nothing, such as wrong tensors.
             right_rows: places of more rows that are right.
         """
         tensors = self.tensor.tolist()
@@ -211,7 +211,7 @@ def _rows(part: Frames) -> pd.DataFrame:
 
 
 def _of_rank(rows: pd.DataFrame) -> Iterator[tuple[int, int]]:
-    """Yield the places of a source and of a tensor computed from it, of one rank."""
+    """Yield the places of each source and of a tensor computed from it, on a single rank."""
     sources_of: list[list[int]] = []
     by_call: dict[Any, int] = {}
     of_output: dict[int, int] = {}

@@ -1,14 +1,14 @@
-"""Fingerprints of global tensors, from those of the parts that ranks hold.
+"""Fingerprints of global tensors, combined from the parts that ranks hold.
 
     placement    combination over the ranks of its axis
     S(dim)       sketches, totals and squares of norms add up
-    R            all ranks hold the same part, of which one counts
+    R            all ranks hold the same part, which counts once
     P(sum)       sketches and totals add up; norm and largest element of the sum are unknown
     P(avg)       likewise, divided by the number of ranks
     other P      unknown
 
-A tensor of which ranks are missing is unknown. Of a tensor without a known layout, each rank has
-one of its own, unless all ranks of the run have equal ones, which are then taken for replicas.
+A tensor with missing ranks is unknown. A tensor without a known layout is separate on each rank,
+unless it is equal on all ranks of the run, which are then taken to hold replicas.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Role:
 
     Attributes:
         part: number of the part that the rank holds; equal numbers are replicas.
-        counts: the rank is the one that counts among its replicas.
+        counts: this rank counts among its replicas; the others do not.
         weight: factor of its sketches; nan if they cannot be combined.
         num_parts: number of different parts.
         is_partial: the parts are partial sums.
@@ -78,7 +78,7 @@ class _Role:
 
 @lru_cache(maxsize=1 << 16)
 def _role_of(mesh: str, placements: str, rank: int) -> _Role:
-    """Return the role of a rank; that of a rank alone if the layout is unknown or damaged."""
+    """Return the role of a rank, which is alone if the layout is unknown or damaged."""
     stated = mesh_of(mesh, placements)
     places = [] if stated is None else np.argwhere(stated.ranks == rank).tolist()
     if stated is None or not places:
@@ -102,9 +102,9 @@ def _fingerprints(part: Frames) -> pd.DataFrame:
 def parts(frames: Frames) -> pd.DataFrame:
     """Return table `fingerprints` with the tensor that each row is a part of.
 
-    Added are `occurrence`, `tensor` (a number), `part`, `counts`, `weight`, `num_parts`,
+    The new columns are `occurrence`, `tensor` (a number), `part`, `counts`, `weight`, `num_parts`,
     `is_partial`, `layout`, `instance` (the rank of a tensor without a known layout, or -1) and
-    `differs` from the first of its replicas.
+    `differs` (from the first of its replicas).
     """
     values = joined(frames.by_ranks(_fingerprints))
     for name in ("phase", "role", "module", "name", "op", "mesh", "placements"):
@@ -130,7 +130,7 @@ def parts(frames: Frames) -> pd.DataFrame:
 
 
 def _take_equal_for_replicas(values: pd.DataFrame) -> None:
-    """Make tensors of unknown layout that all ranks hold alike replicas of each other."""
+    """Make tensors of unknown layout replicas of each other if all ranks hold them alike."""
     num_ranks = values["rank"].nunique()
     # Values computed from a rank's own data can be equal by chance; a program names losses and
     # norms that it has reduced.
@@ -151,7 +151,7 @@ def _take_equal_for_replicas(values: pd.DataFrame) -> None:
 
 
 def tensors(frames: Frames) -> pd.DataFrame:
-    """Return one row for each tensor that was observed, in order of time."""
+    """Return a row for each observed tensor, in order of time."""
     return typed(by_number(frames), COLUMNS)
 
 
@@ -159,8 +159,8 @@ def tensors(frames: Frames) -> pd.DataFrame:
 def by_number(frames: Frames) -> pd.DataFrame:
     """Return `tensors` by the numbers of tensors in `parts`, with more columns.
 
-    Added are `mesh`, `at_ns` on the first rank, and `apart`: the largest distance of a replica from
-    the first one.
+    They are `mesh`, `at_ns` on the first rank, and `apart`: the largest distance of a replica from
+    the first.
     """
     rows = parts(frames)
     if rows.empty:
@@ -210,7 +210,7 @@ def with_rows(table: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _apart(rows: pd.DataFrame) -> pd.Series:
-    """Return the largest distance of a replica from the first one, of tensors that have such."""
+    """Return the largest distance of a replica from the first, for tensors with such replicas."""
     names = [*SKETCHES]
     differing = rows[rows["differs"] & ~rows["is_partial"]]
     first = rows.drop_duplicates(["tensor", "part"]).set_index(["tensor", "part"])[names]
@@ -221,7 +221,7 @@ def _apart(rows: pd.DataFrame) -> pd.Series:
 
 
 def _order(rows: pd.DataFrame) -> pd.Series:
-    """Return the place of each tensor in time, as the first rank that holds it has it."""
+    """Return each tensor's place in time, as on the first rank that holds it."""
     first = rows.drop_duplicates("tensor")
     return first.set_index("tensor")["at_ns"].rank(method="first").astype("int64") - 1
 

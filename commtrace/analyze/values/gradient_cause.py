@@ -25,8 +25,8 @@ _OF_TOLERANCE = 4
 def cause_of(place: int, judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) -> int:
     """Return the place of the wrong gradient that explains a wrong tensor after the backward pass.
 
-    It is the first one of the step that is wrong in another way than all others; without one, the
-    place of the wrong tensor itself.
+    It is the first gradient of the step that is wrong in another way than the others; if there is
+    none, the wrong tensor itself.
     """
     row = judged.iloc[place]
     same = np.flatnonzero(judged["step"] == row["step"])

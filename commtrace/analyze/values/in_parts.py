@@ -50,9 +50,9 @@ _OF_DATA = (INPUT, OUTPUT, OUTPUT_GRADIENT, RESULT)
 
 
 def with_learned_layouts(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
-    """Return table `tensors` of the second run with the layouts that the first one shows.
+    """Return table `tensors` of the second run with the layouts that the first run shows.
 
-    Tensors in parts are added as one row each, whose sketches are unknown.
+    Each tensor in parts is added as a row whose sketches are unknown.
     """
     right = with_lone_ranks(right)
     rows = [*_whole(left, right)]
@@ -60,7 +60,7 @@ def with_learned_layouts(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFram
 
 
 def with_lone_ranks(side: pd.DataFrame) -> pd.DataFrame:
-    """Return table `tensors` in which what only one rank has is not of unknown layout."""
+    """Return table `tensors` with a layout for tensors of unknown layout on a single rank."""
     is_unknown = (side["layout"] == "") & ~side["mesh"].str.startswith(OWN_DATA)
     # The module of a parameter is its owner; results outside of modules are not of one rank alone.
     is_lone = side.groupby("module")["rank"].transform(lambda of: of.nunique() == 1)
@@ -98,11 +98,11 @@ def _whole(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 
 def _joined(rows: pd.DataFrame, holders: pd.Series | None) -> dict[str, Any] | None:
-    """Return the row of a tensor that ranks hold in parts; None if it is not known to be that.
+    """Return the row of a tensor that ranks hold in parts; None if that is not known.
 
     Args:
         rows: the ranks' parts.
-        holders: for each rank, the first one that holds the same part of its parameter, if known.
+        holders: for each rank, the first rank with the same part of its parameter, if known.
     """
     rows = rows.sort_values("rank", kind="stable")
     whole = rows["whole"].iloc[0]
@@ -143,7 +143,7 @@ def _joined(rows: pd.DataFrame, holders: pd.Series | None) -> dict[str, Any] | N
 def of_parted_holders(side: pd.DataFrame) -> pd.Series:
     """Return which tensors are of parameters whose parts several ranks hold, with other values.
 
-    They are so by design if one of these ranks alone needs the right one, as its optimizer.
+    That is by design if only one of these ranks needs the right value, for its optimizer.
     """
     is_of_parameter = side["role"].isin(_OF_PARAMETERS)
     return (side["layout"] == IN_PARTS) & is_of_parameter & (side["num_differing"] > 0)
@@ -152,8 +152,8 @@ def of_parted_holders(side: pd.DataFrame) -> pd.Series:
 def distances_without_order(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
     """Return the distance of each pair as sums and norms show it, whatever the order of elements.
 
-    The sum of elements is one more sketch, whose weights are equal. Rounding of all elements in one
-    direction changes it by more than their norm, so that it is measured against itself, too.
+    The sum of elements is a further sketch, with equal weights. Rounding all elements in the same
+    direction changes it by more than their norm, so it is measured against itself, too.
     """
     norm = np.fmax(left["norm"], right["norm"])
     of_total = (left["total"] - right["total"]).abs() / np.fmax(norm, right["total"].abs())
@@ -162,15 +162,15 @@ def distances_without_order(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarr
 
 
 def distances_of_norms(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
-    """Return the difference of the norms of each pair, relative to the larger one."""
+    """Return the difference of the norms of each pair, relative to the larger."""
     norm = np.fmax(left["norm"], right["norm"])
     return ((left["norm"] - right["norm"]).abs() / norm).where(norm > 0, 0.0).to_numpy("float64")
 
 
 def distances_of_all_calls(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
-    """Return the distance of all calls of a module in a step together, of pairs in parts; else nan.
+    """Return, for pairs in parts, the joint distance of all calls of a module in a step; else nan.
 
-    A micro-batch of a rank is a part of the batch, but not of one device's micro-batch.
+    A rank's micro-batch is a part of the batch, but not of a single device's micro-batch.
     """
     found = np.full(len(left), np.nan)
     places = np.flatnonzero((right["layout"] == IN_PARTS) & right["role"].isin(_OF_DATA))
@@ -187,11 +187,11 @@ def distances_of_all_calls(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarra
 def shows_little(
     right: pd.DataFrame, tolerance: np.ndarray, distance: np.ndarray | None = None
 ) -> np.ndarray:
-    """Return which tensors show little by being right: one or two numbers may be so by chance.
+    """Return which tensors show little by being right: a few numbers may be so by chance.
 
     A normalization leaves activations a mean of zero and their norm in any case, and a whole number
-    is a count. In coarse dtypes, single numbers, and sums and norms of parts, are near to the right
-    ones if tensors are wrong, unless their distance is smaller than that.
+    is a count. In coarse dtypes, single numbers, and sums and norms of parts, are close to the
+    right values even if tensors are wrong, and show little unless their distance is small.
     """
     has_no_mean = right["total"].abs() <= _SMALL_MEAN * right["norm"]
     is_normalized = (has_no_mean & right["role"].isin(_ACTIVATIONS)).to_numpy()
@@ -205,7 +205,7 @@ def shows_little(
 
 
 def may_be_in_another_order(right: pd.DataFrame) -> np.ndarray:
-    """Return which tensors are of one rank alone, which may have got its tokens in any order."""
+    """Return which tensors a single rank has, which may have received its tokens in any order."""
     of_tokens = right["role"].isin(_OF_DATA)
     return ((right["layout"] == ON_ONE_RANK) & (right["rank"] >= 0) & of_tokens).to_numpy()
 

@@ -1,10 +1,10 @@
 """Gradients of the ranks' own backward passes, which add up to the first run's.
 
 Ranks that have parts of the batch, or of the sequence, have parts of each gradient, scaled by how
-they average their losses; those that computed the same have the same one, which counts once. If the
-sums over ranks are the first run's gradients times one factor, the same for all parameters of a
-step, the backward pass was right, and with it the losses. Ranks with other numbers of samples have
-other factors, each the same for all parameters: least squares find them.
+they average their losses; ranks that computed the same have equal gradients, which count once. If
+the sums over ranks are the first run's gradients times a factor common to all parameters of a step,
+the backward pass was right, and with it the losses. Ranks with other numbers of samples have other
+factors, each common to all parameters: least squares finds them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from commtrace.analyze.values.tolerance import GROWTH, MOST_APART, OF_ROUNDOFF, 
 from commtrace.schema import LOCAL_GRADIENT
 
 _CLOSE = 0.05
-"""Relative difference up to which factors are one, in any dtype."""
+"""Relative difference up to which factors are equal, in any dtype."""
 _KEY = ["step", "name", "shape"]
 _MOST_RANKS = 64
 _EQUATIONS = 2
-"""Sketches for each factor of a rank, of which one decides and one shows that it is right."""
+"""Sketches for each rank's factor: the first determines it, the second verifies it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def _rows(part: Frames) -> pd.DataFrame:
 
 @cached_per_run
 def _own(run: Frames) -> pd.DataFrame:
-    """Return the sum of each rank's gradients of a step; equal ones count for the first rank."""
+    """Return the sum of each rank's gradients of a step; equal sums count for the first rank."""
     rows = joined(run.by_ranks(_rows))
     rows = rows.assign(unit=rows["dtype"].map(ROUNDOFF).fillna(ROUNDOFF["float32"]))
     of_ranks = rows.groupby([*_KEY, "rank"])
@@ -77,10 +77,10 @@ def _dtypes(part: Frames) -> pd.DataFrame:
 
 
 def own_gradients(left: Frames, right: Frames) -> OwnGradients:
-    """Return which gradients of the ranks' own backward passes add up to those of the first run.
+    """Return which gradients of the ranks' own backward passes add up to the first run's.
 
     Args:
-        left: the run that is taken for right.
+        left: the run that is taken to be right.
         right: the other run.
     """
     evenly, even_steps, shared = _evenly_right(left, right)
@@ -96,7 +96,7 @@ def own_gradients(left: Frames, right: Frames) -> OwnGradients:
 def _evenly_right(
     left: Frames, right: Frames
 ) -> tuple[set[tuple[int, str]], set[int], pd.DataFrame]:
-    """Return gradients that are right with one factor, steps of such, and all that ranks share."""
+    """Return gradients right up to a common factor, their steps, and all that ranks share."""
     ours, theirs = _sums(left), _sums(right)
     both = ours.add_suffix("_left").join(theirs.add_suffix("_right"), how="inner")
     x, y = (
@@ -122,9 +122,9 @@ def _evenly_right(
 
 
 def _right_with_weights(both: pd.DataFrame, own: pd.DataFrame) -> set[tuple[int, str]]:
-    """Return the gradients of a step to which each rank's, times a factor of its own, add up.
+    """Return the gradients of a step that are sums of the ranks' gradients times a factor per rank.
 
-    Some parameters alone show the factors; then all gradients are compared with these.
+    A few parameters determine the factors, with which all gradients are then compared.
     """
     both = both.sort_values("id_right", kind="stable")
     theirs = own[pd.MultiIndex.from_frame(own[_KEY]).isin(both.index)]
@@ -148,7 +148,7 @@ def _right_with_weights(both: pd.DataFrame, own: pd.DataFrame) -> set[tuple[int,
 
 
 def _weights(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the factor of each rank, [R], with which the ranks' tensors add up to others best.
+    """Return the factor of each rank, [R], with which the ranks' tensors best add up to the sums.
 
     Args:
         x: sketches of the sums, [N, NUM_SKETCHES].

@@ -1,14 +1,14 @@
-"""Parameters whose gradient is rounding errors alone, and what they make different.
+"""Parameters whose gradient is nothing but rounding errors, and the differences they cause.
 
 A bias that is added to all keys of an attention, or before a normalization, does not change the
-loss. Its gradient would be zero but for rounding, so that it is another one in each layout. An
-optimizer that divides by the magnitude of gradients, such as Adam, moves the parameter as far as
-any other one, in a random direction. The parameter then differs by as much as both runs have moved
-it, and so does what its module, its parent and their submodules compute, until it cancels.
+loss. Its gradient would be zero but for rounding, so it is different in each layout. An optimizer
+that divides by the magnitude of gradients, such as Adam, moves the parameter as far as any other,
+in a random direction. The parameter then differs by as much as both runs have moved it, and so do
+the results of its module, its parent and their submodules, until it cancels.
 
-So are single elements of a parameter, such as the keys' part of a bias of queries, keys and values.
-Then the gradient is right, and what differs after the step has no direction: it is neither along
-the step, as if a learning rate were another one, nor along the parameter, as if it had decayed.
+The same holds for single elements of a parameter, such as the keys' part of a bias of queries, keys
+and values. Then the gradient is right, and the difference after the step has no direction: it is
+neither along the step, as with another learning rate, nor along the parameter, as with decay.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Noise:
             role: of the tensor; all but parameters are passed over.
             name: of the parameter.
             ours: its sketches in the first run.
-            theirs: its sketches in the second one.
+            theirs: its sketches in the second run.
         """
         if role not in (PARAMETER, UPDATED):
             return
@@ -109,7 +109,7 @@ class Noise:
         Args:
             name: of the parameter.
             ours: its sketches in the first run.
-            theirs: those in the second one, nan if it is held in parts.
+            theirs: its sketches in the second run, nan if it is held in parts.
             has_other_norm: it is the norm that differs: single elements would change the sum more.
         """
         before = self._before.get(name)

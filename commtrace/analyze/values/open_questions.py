@@ -1,7 +1,7 @@
 """Questions that a comparison without a wrong tensor leaves open.
 
-Runs that agree in what was compared may differ in the rest: a run has died early, most tensors have
-no counterpart, or the program's dtype is so coarse that rounding explains a missing reduction.
+Runs that agree in all compared tensors may differ in the rest: a run has died early, most tensors
+have no counterpart, or the program's dtype is so coarse that rounding explains a missing reduction.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from commtrace.analyze.frame import Frames
 from commtrace.units import text_of_ranks
 
 _FEW = 0.25
-"""Share of the tensors of the smaller run below which those that were compared are few."""
+"""Share of the smaller run's tensors below which too few were compared."""
 _COARSE = 0.1
-"""Distance that rounding explains from which on a missing addend may be unseen."""
+"""Distance explained by rounding above which a missing addend may go unseen."""
 _SIDES = ("first", "second")
 
 
@@ -28,7 +28,7 @@ def open_questions(
     *,
     has_reference: bool,
 ) -> Iterator[str]:
-    """Yield what was not compared, or not exactly enough.
+    """Yield what the comparison left out, or did not compare exactly enough.
 
     Args:
         left: the first run.

@@ -1,7 +1,7 @@
 """Layouts of plain tensors that the same code has elsewhere: in other layers, calls and steps.
 
 Layers of a model run the same code. If the output of one layer is right on all ranks, the output of
-another is no part of a tensor. If it is a sum over ranks that other layers have reduced, the
+another is not a part of a tensor. If it is a sum over ranks that other layers have reduced, the
 reduction is missing.
 """
 
@@ -57,7 +57,7 @@ def unreduced_before(
     """Return the place of the sum over ranks that was not reduced before a wrong tensor.
 
     It is the first output of a module, or else result of an operator, that the tensor was computed
-    from without communication. Without one, it is the place of the tensor itself.
+    from without communication. If there is none, it is the place of the tensor itself.
 
     Args:
         place: of the wrong tensor.

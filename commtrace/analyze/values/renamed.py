@@ -1,8 +1,8 @@
 """Names of the second run's modules and parameters in the first run, where a rank has others.
 
 A stage of a pipeline may number its layers from 0, and hold a tied weight under a name of its own.
-Weights show which layer it is: a parameter has, at the beginning, the values of one of the first
-run's. The number of a layer without such weights is moved as far as its neighbours' numbers.
+Weights show which layer it is: initially, a parameter has the values of a parameter of the first
+run. The number of a layer without such weights is shifted like its neighbours' numbers.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def renamed(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
 
 
 class _Names:
-    """Names of one rank's layers and tied parameters in the first run.
+    """Names of a rank's layers and tied parameters in the first run.
 
     Attributes:
         paths: by layer, the first run's.
-        tied: by parameter, the first run's that has its values, under the name of another module.
+        tied: by parameter, the first run's with the same values, under another module's name.
         moved: the first run's names of the parameters of these layers.
         kept: names of parameters that the first run has, too.
     """
@@ -69,7 +69,7 @@ class _Names:
         return ".".join(self._moved(tuple(module.split(".")))) if module else module
 
     def of_parameter(self, name: str) -> str:
-        """Return the name of a parameter, or of a state of one, in the first run."""
+        """Return the name of a parameter, or of its state, in the first run."""
         for own, other in self.tied.items():
             if name == own or name.startswith(f"{own}."):
                 return other + name[len(own) :]
@@ -86,7 +86,7 @@ class _Names:
         return path
 
     def _beside(self, path: Path) -> Path | None:
-        """Return the name of a numbered layer, moved as all that are beside it."""
+        """Return the name of a numbered layer, shifted like all layers beside it."""
         if not path[-1].isdigit():
             return None
         moves = {
@@ -128,7 +128,7 @@ def _without_common_end(ours: Path, theirs: Path) -> tuple[Path, Path]:
 
 
 def _alike(known: pd.DataFrame, own: pd.DataFrame) -> Iterator[list[int]]:
-    """Yield, for each of a rank's parameters, the places of the first run's of equal values."""
+    """Yield, for each parameter of a rank, the places of the first run's with equal values."""
     values = known[[*SKETCHES]].to_numpy("float64")
     shapes, norms = known["shape"].to_numpy(), known["norm"].to_numpy("float64")
     for row in own.itertuples():

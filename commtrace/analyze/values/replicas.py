@@ -1,8 +1,8 @@
-"""Tensors whose replicas should be equal on several ranks and are not, from one run.
+"""Tensors whose replicas should be equal on several ranks and are not, in a single run.
 
 Replicas are equal bit for bit as long as nothing is wrong: the same numbers are computed from the
 same numbers, or communicated. The first tensor in time whose replicas differ is where they came
-apart; later ones may follow from it.
+apart; later differences may follow from it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COLUMNS = (
 
 @cached_per_run
 def replicas(frames: Frames) -> pd.DataFrame:
-    """Return one row for each tensor whose replicas differ, the first in time first."""
+    """Return a row for each tensor whose replicas differ, the first in time first."""
     table = by_number(frames)
     differing = table[table["num_differing"] > 0]
     if differing.empty:

@@ -4,11 +4,11 @@ The distance of two tensors is the root mean square of the differences of their 
 to the norm: an estimate of the relative Euclidean distance.
 
 With a run in float64 as a reference, the tolerance of a tensor is a multiple of the distance
-between the run on the left and the reference: the error that the program's own precision makes
-there. Without one, it is a multiple of the unit roundoff of the coarsest dtype seen up to there, or
-of the distance of what was accepted before, since rounding errors grow along a program. Nothing is
-accepted after the first tensor that is wrong. A tensor that is small beside others of its role may
-be what is left of larger numbers that cancel, and is measured against those.
+between the left run and the reference: the error that the program's own precision makes there.
+Without a reference, it is a multiple of the unit roundoff of the coarsest dtype seen up to there,
+or of a distance accepted before, since rounding errors grow along a program. Nothing is accepted
+after the first tensor that is wrong. A tensor that is small beside others of its role may be the
+remainder of larger numbers that cancel, and is measured against those.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ ROUNDOFF = {
     "float16": 2.0**-11, "bfloat16": 2.0**-8, "complex32": 2.0**-11,
     "float8_e4m3fn": 2.0**-4, "float8_e5m2": 2.0**-3,
 }  # fmt: skip
-"""Unit roundoff of each dtype: the largest relative error of rounding one number."""
+"""Unit roundoff of each dtype: the largest relative error of rounding a number."""
 
 OF_ROUNDOFF = 64.0
 """Multiple of the unit roundoff that is always accepted."""
 OF_COARSE = 16.0
-"""Multiple that is always accepted in coarse dtypes, whose errors do not add up to larger ones."""
+"""Multiple that is always accepted in coarse dtypes, whose errors do not accumulate."""
 _COARSE = 2.0**-12
 GROWTH = 8.0
-"""Factor by which an operator may enlarge the distance of what went into it."""
+"""Factor by which an operator may enlarge the distance of its inputs."""
 OF_REFERENCE = 8.0
 """Multiple of the error of the program's own precision that is accepted, with a reference."""
 _OF_EVIDENCE = 0.25
 """Part of the tolerance of coarse dtypes up to which a right tensor shows anything."""
 _MOST_LOWERED = 0.1
-"""Share of tensors of lower precision from which on a run is one of lower precision."""
+"""Share of tensors of lower precision from which on a run itself counts as such."""
 MOST_APART = 0.05
 """Distance up to which tensors may be equal, in any dtype."""
 _SMALL = 2.0**-8
@@ -91,8 +91,8 @@ def scales(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
 def roundoffs(ours: pd.Series, theirs: pd.Series) -> np.ndarray:
     """Return the unit roundoff of each pair of element types.
 
-    It is that of the first run's, and of the second run's if that is a run of lower precision.
-    Single tensors of lower precision, such as a reduction in bfloat16, do not raise it.
+    The first run's type decides, or the second run's coarser type if that is a run of lower
+    precision. Single tensors of lower precision, such as a reduction in bfloat16, do not raise it.
     """
     default = ROUNDOFF["float32"]
     left, right = (
@@ -104,7 +104,7 @@ def roundoffs(ours: pd.Series, theirs: pd.Series) -> np.ndarray:
 
 
 def closeness(left: pd.Series, right: pd.Series) -> np.ndarray:
-    """Return the distance up to which tensors of two element types may be equal, on its own."""
+    """Return the distance up to which tensors may be equal, from their element types alone."""
     return np.fmin(OF_ROUNDOFF * roundoffs(left, right), MOST_APART)
 
 
@@ -125,7 +125,7 @@ def coarsest_before(ours: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
     """Return the largest unit roundoff of the first run's tensors up to each of some of them.
 
     Tensors without a counterpart count: a gradient in float32 may follow from activations in
-    bfloat16 that only one device has.
+    bfloat16 that only a single device has.
     """
     inside = table[table["step"] >= ours["step"].min()]
     units = inside["dtype"].astype(str).map(ROUNDOFF).fillna(ROUNDOFF["float32"])
@@ -147,7 +147,7 @@ class Tolerance:
 
         Args:
             roundoff: unit roundoff of its element types.
-            reference: distance of the left run from the reference there; None without one.
+            reference: distance of the left run from the reference there, if there is a reference.
             phase: its phase. In coarse dtypes, errors of other phases do not let it grow.
         """
         self.roundoff = max(self.roundoff, roundoff)

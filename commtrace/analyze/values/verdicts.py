@@ -1,9 +1,9 @@
 """Verdicts on the pairs of tensors of two runs, in order of time: equal up to rounding, or wrong.
 
-A pair is wrong if its distance exceeds the tolerance there (`tolerance`), if that of a replica in
-the second run does, or if the second run has more elements that are not finite. Parameters without
-influence, such as the bias of an attention's keys, have gradients that are rounding errors alone;
-an optimizer like Adam makes steps of full size of them (`noise`).
+A pair is wrong if its distance, or a replica's in the second run, exceeds the tolerance there
+(`tolerance`), or if the second run has more elements that are not finite. Parameters without
+influence, such as the bias of an attention's keys, have gradients that are nothing but rounding
+errors, from which an optimizer like Adam makes full-size steps (`noise`).
 
 Distances that are accepted let the tolerance grow, up to the first pair of known layout that is
 wrong: what follows may have been computed from it, and its distance is no rounding.
@@ -75,12 +75,12 @@ def judged(
     """Return each pair with its distance, its tolerance and the verdict.
 
     Args:
-        ours: tensors of the run that is taken for right.
+        ours: tensors of the run that is taken to be right.
         theirs: their counterparts.
-        errors: distance of each of the first from a reference; nan without one.
+        errors: distance of each of `ours` from a reference; nan if there is none.
         tables: all tensors of both runs.
-        is_right_elsewhere: mask of those that another rank has right.
-        is_ambiguous: mask of those that are one of several alike, in an unknown order.
+        is_right_elsewhere: mask of tensors that another rank has right.
+        is_ambiguous: mask of tensors that are among several alike, in an unknown order.
         sizes_of_axes: numbers of ranks of the second run's mesh axes and groups, and of all its
             ranks for each of the first run's.
         of_parts: function of the mask of pairs whose sum over ranks is right. It returns the mask
@@ -164,8 +164,8 @@ def _distance_of_sums(
     """Return the distance of the sum over ranks of tensors of unknown layout; else nan.
 
     An operator, or a module, between the collectives of a program returns partial sums or partial
-    means. If they add up to the right tensor, they are that, since four random sketches do not
-    agree by chance. Both runs may have such parts, of different numbers of ranks.
+    means. If they add up to the right tensor, that is what they are, since four random sketches do
+    not agree by chance. Both runs may have such parts, on different numbers of ranks.
     """
     sides = [side[[*SKETCHES]].to_numpy("float64") for side in (ours, theirs)]
     sums, numbers = zip(
@@ -183,7 +183,7 @@ def _distance_of_sums(
 
 
 def _sums(side: pd.DataFrame, table: pd.DataFrame) -> tuple[np.ndarray, int]:
-    """Return sums over ranks of tensors of unknown layout, and the most ranks that have one."""
+    """Return sums over ranks of tensors of unknown layout, and the largest number of addends."""
     key, names = [*KEY, "shape"], [*SKETCHES]
     is_asked, is_part = (
         _has_unknown_layout(each) & each["role"].isin(_SUMMED).to_numpy() for each in (side, table)
@@ -200,10 +200,10 @@ def _sums(side: pd.DataFrame, table: pd.DataFrame) -> tuple[np.ndarray, int]:
 def _is_scaled_by_ranks(
     ours: pd.DataFrame, theirs: pd.DataFrame, sizes_of_axes: Collection[float]
 ) -> np.ndarray:
-    """Return which tensors ranks have alike, or one alone, times or over the size of an axis.
+    """Return which tensors are multiplied or divided by the size of an axis, alike on all ranks.
 
-    They need not be replicas: a program may divide a loss by the number of ranks, whose gradients
-    it then adds up.
+    A tensor that a single rank has counts, too. Those alike need not be replicas: a program may
+    divide a loss by the number of ranks, whose gradients it then adds up.
     """
     x, y = (side[[*SKETCHES]].to_numpy("float64") for side in (ours, theirs))
     close = np.fmin(4 * closeness(ours["dtype"], theirs["dtype"]), MOST_APART)
@@ -219,9 +219,9 @@ def _is_scaled_by_ranks(
 
 
 def _are_added_up(judged: pd.DataFrame, is_not_zero: pd.Series) -> np.ndarray:
-    """Return which scaled tensors of a step are so by design, as a gradient that follows is right.
+    """Return which tensors are scaled by design, as a gradient that follows in the step is right.
 
-    A loss of a wrong scale would give all gradients that scale, and a module those of its own.
+    A wrongly scaled loss would scale all gradients, and a wrongly scaled module its own.
     """
     found = judged["is_scaled"].to_numpy().copy()
     gradients = judged[(judged["role"] == GRADIENT) & judged["is_certain"] & is_not_zero]
@@ -236,10 +236,10 @@ def _are_added_up(judged: pd.DataFrame, is_not_zero: pd.Series) -> np.ndarray:
 
 
 def _should_be_equal(theirs: pd.DataFrame) -> np.ndarray:
-    """Return which tensors ranks should have alike if one of them has what a single device has.
+    """Return which tensors all ranks should have alike if any rank matches a single device.
 
-    Those of modules depend on the inputs, which may be each rank's own, and results of operators on
-    what a rank does alone, such as a reduction to it.
+    Tensors of modules depend on the inputs, which may be each rank's own, and results of operators
+    on what a rank does alone, such as a reduction to it.
     """
     is_own_input = (theirs["role"] == INPUT).to_numpy() & _has_unknown_layout(theirs)
     steps = theirs["step"]
@@ -262,7 +262,7 @@ def _are_looked_up(theirs: pd.DataFrame) -> pd.Series:
 def _is_preparation(pairs: pd.DataFrame) -> np.ndarray:
     """Return which pairs are results of operators before the first step of a program with steps.
 
-    What of them counts, such as initial weights among numbers that are drawn for others, too, is in
+    Those that matter, such as initial weights among numbers that are drawn for others, too, are in
     the parameters, buffers and inputs of the first step.
     """
     is_before = (pairs["step"] < 0) & (pairs["role"] == RESULT)
@@ -270,7 +270,7 @@ def _is_preparation(pairs: pd.DataFrame) -> np.ndarray:
 
 
 def _is_of_a_stage(theirs: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:
-    """Return which tensors are inputs and outputs of stages, which a whole model has otherwise."""
+    """Return which tensors are inputs and outputs of stages, which differ in a whole model."""
     is_lone = (table["role"] == PARAMETER) & (table["layout"] == ON_ONE_RANK) & (table["rank"] >= 0)
     is_outer = (theirs["module"] == "") & theirs["role"].isin((INPUT, OUTPUT, OUTPUT_GRADIENT))
     return (is_outer & bool(is_lone.any())).to_numpy()
@@ -283,7 +283,7 @@ def _has_unknown_layout(side: pd.DataFrame) -> np.ndarray:
 def _is_of_other_data(ours: pd.DataFrame, theirs: pd.DataFrame, apart: np.ndarray) -> np.ndarray:
     """Return which tensors are of a rank's own part of the data, which the other run may not have.
 
-    Both runs have it if they have one layout, and the first tensors of a rank in a step are equal.
+    Both runs have it if they share a layout, and the first tensors of a rank in a step are equal.
     """
     is_own = [
         _has_unknown_layout(side) & side["mesh"].str.startswith(OWN_DATA).to_numpy()

@@ -1,8 +1,8 @@
 """Parameter names in the buckets of DistributedDataParallel, and its log of unused parameters.
 
 They are resolved when a call is written. The reducer holds its lock while it waits for the last
-buckets of a backward pass, which is for ever if a rank is missing there. So it is asked by a thread
-that may get stuck, and is not waited for then.
+buckets of a backward pass, which is forever if a rank is missing there. So a separate thread asks
+it, which may get stuck and is then no longer waited for.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _KeepsModel:
 
 
 class ReducerLog:
-    """Log of one DistributedDataParallel model, as its reducer last stated it."""
+    """Log of a DistributedDataParallel model, as its reducer last reported it."""
 
     def __init__(self) -> None:
         self._data: dict[str, Any] = {}
@@ -117,7 +117,7 @@ def log_of(wrapper: Any) -> ReducerLog:
 class BucketNames(_KeepsModel):
     """Callable that returns the parameter names in a bucket of DistributedDataParallel.
 
-    Known are the bucket's index, and its number of elements.
+    The bucket's index and its number of elements are known.
     """
 
     def __init__(self, wrapper: Any, index: int, numel: int) -> None:
@@ -152,7 +152,7 @@ class BucketNames(_KeepsModel):
 class UnusedNote(_KeepsModel):
     """Callable that returns DistributedDataParallel's last log entry on unused parameters.
 
-    It logs the first ten passes, then one in a hundred.
+    It logs the first ten passes, then every hundredth.
     """
 
     def __call__(self) -> str:
@@ -165,7 +165,7 @@ class UnusedNote(_KeepsModel):
 
 
 def _initial(log: Mapping[str, Any], named: Sequence[tuple[str, torch.Tensor]]) -> list[list[int]]:
-    """Return the initial buckets: runs of parameters in order, those of the last ones first."""
+    """Return the initial buckets: runs of consecutive parameters, the last parameters first."""
     sizes = log.get("bucket_sizes", "")
     buckets: list[list[int]] = []
     rest = iter(range(len(named)))

@@ -123,7 +123,7 @@ def _flat_gradients(frame: FrameType, num_sent: int) -> Attribution | None:
 
 
 def _of_param_group(carries: str, frame: FrameType) -> Attribution:
-    """Attribute a collective of FSDP2's to the parameters that the function is given."""
+    """Attribute an FSDP2 collective to the parameters that the function is given."""
     around: FrameType | None = frame
     while around is not None and around.f_code.co_name not in _OF_PARAM_GROUPS:
         around = around.f_back
@@ -210,7 +210,7 @@ ATTRIBUTING: dict[tuple[str, str], Callable[[FrameType, int], Attribution | None
 """Functions that describe the calls below them, with the reader of their frame.
 
 A reader is given the number of elements that the call sends. It returns None if the call is not the
-function's own, such as that of a hook: a call cannot carry more gradients than it sends.
+function's own but, say, a hook's: a call cannot carry more gradients than it sends.
 """
 
 

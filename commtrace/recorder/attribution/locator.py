@@ -1,9 +1,9 @@
 """Location of a communication call in the program: phase, module call, and the user's line.
 
-    backward    the autograd engine is at work, on a node; the module is the one that made the node
-    recompute   the engine is at work, and a module or a checkpointed function is run once more
+    backward    the autograd engine is running a node; the module is the maker of the node
+    recompute   the engine is running, and a module or a checkpointed function runs once more
     forward     otherwise, inside a module
-    optimizer   otherwise, inside of `Optimizer.step`, also of one that a hook of a gradient calls
+    optimizer   otherwise, inside `Optimizer.step`, even if a gradient hook calls it
     other       otherwise
 
 The Python stack is walked only here, when something communicates (see `stack_frames`). In the
@@ -255,7 +255,7 @@ class Locator:
         """Attribute a message of DistributedDataParallel's communication hook.
 
         If a bucket sends several messages, such as factors, only the first carries the parameter
-        names: it is one reduction.
+        names: it is a single reduction.
         """
         parameters = bucket.parameters()
         owner = call or (self.modules.owner_of(parameters[0]) if parameters else None)
@@ -284,7 +284,7 @@ def _parameter_of(node: Any) -> Any:
 
 
 def _is_in_step(frame: FrameType | None, state: ThreadState) -> bool:
-    """Return whether a step is really in progress; one that raised leaves its depth behind."""
+    """Return whether a step is really in progress; a step that raised leaves its depth behind."""
     *_, kinds = walk(frame, IN_OPTIMIZER)
     if kinds & _SEEN_OPTIMIZER:
         return True

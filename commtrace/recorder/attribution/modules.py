@@ -133,7 +133,7 @@ class ModuleTracker:
         return place
 
     def _new_root(self, module: nn.Module, current: int, name: str) -> Place:
-        """Return a place for an outermost module, reusing that of a dead one of its class."""
+        """Return a place for an outermost module, reusing one of a dead module of its class."""
         self._num_strangers = 0  # its parts may resolve unknown parameters
         taken = set()
         class_name = type(module).__name__
@@ -152,7 +152,7 @@ class ModuleTracker:
         return place
 
     def places(self) -> list[Place]:
-        """Return the places of this rank's modules, each outermost one followed by its parts."""
+        """Return the places of this rank's modules, each outermost module followed by its parts."""
         current = _current_rank()
         return [
             place
@@ -194,7 +194,7 @@ class ModuleTracker:
         return (known[1], known[1].num_calls - 1) if known else None
 
     def wrapper_of(self, place: Place | None, cls: type[nn.Module]) -> Place | None:
-        """Return the innermost `cls` module around a place; without one, the only outermost one."""
+        """Return the innermost `cls` module around a place; without a place, the only outermost."""
         if place is None:
             found = [root for _, root in self._roots if isinstance(root.module(), cls)]
             return found[0] if len(found) == 1 else None
@@ -231,7 +231,7 @@ class ModuleTracker:
         return known, known.num_calls - (0 if is_ahead else 1)
 
     def _marks(self, modules: ModuleCalls) -> tuple[list[int], list[ModuleCall | None]]:
-        """Return a thread's marks; for a thread that ran no module, those of the thread that did.
+        """Return a thread's marks, or if it ran no module, the marks of the thread that did.
 
         If several threads ran modules since the last backward pass, no marks are returned: each
         numbers its own autograd nodes.
@@ -271,7 +271,7 @@ def _is_run_by_compiler() -> bool:
 
 
 def _current_rank() -> int:
-    """Return the rank of this thread; in tests, threads of one process may play several."""
+    """Return the rank of this thread; in tests, threads of a process may play several."""
     return dist.get_rank() if dist.is_initialized() else _NO_RANK
 
 
@@ -290,7 +290,7 @@ def _tracked(tracker: ModuleTracker, original: Callable[..., Any]) -> Callable[.
     """Return an instrumented `nn.Module.__call__`.
 
     It runs for each call of each module, communicating or not. Hence no attribute is looked up
-    twice, nothing but one tuple is allocated, and torch's own `__call__`, which only selects
+    twice, only a tuple is allocated, and torch's own `__call__`, which only selects
     between two methods, is bypassed.
     """
     is_torchs = original is vars(nn.Module).get("_wrapped_call_impl")

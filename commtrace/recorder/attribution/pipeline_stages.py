@@ -1,8 +1,8 @@
 """Computations of pipeline stages: which stage works on which micro-batch, and for how long.
 
 Schedules of `torch.distributed.pipelining` call three methods of a stage for each micro-batch, and
-one of their own for its loss. These are replaced while recording, once the program has loaded that
-package. Programs with a schedule of their own state the same by `commtrace.pipeline_action`.
+a method of their own for its loss. These are replaced while recording, once the program has loaded
+that package. Programs with a schedule of their own report the same by `commtrace.pipeline_action`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Acted = Callable[[PipelineAction], None]
 
 @contextmanager
 def acting(stage: int, micro_batch: int, action: str, acted: Acted) -> Iterator[None]:
-    """Report the body as a computation of a stage; one that raises is not reported."""
+    """Report the body as a computation of a stage, unless it raises."""
     state = CURRENT.state
     before = state.pipeline_part
     part = PipelinePart(stage, micro_batch, direction_of(action))
@@ -45,7 +45,7 @@ def acting(stage: int, micro_batch: int, action: str, acted: Acted) -> Iterator[
 
 
 class Given(NamedTuple):
-    """Arguments of one call of a method, by name as far as they are given."""
+    """Arguments of a method call, by name as far as they are given."""
 
     stage: Any
     micro_batch: int

@@ -1,9 +1,9 @@
 """Classification of stack frames: user code, a library's, or a part of torch that attributes calls.
 
-The user's line is the nearest line of the user's own code. Not counted as such are torch,
-dtensor_core, commtrace, the standard library, and the layers between these and a script: installed
-packages, the frameworks below and those named in the settings. If a stack has nothing else, the
-nearest line of an installed package is used.
+The user's line is the nearest line of the user's own code. This excludes torch, dtensor_core,
+commtrace, the standard library, and the layers between these and a script: installed packages, the
+frameworks below and any named in the settings. If a stack has nothing else, the nearest line of an
+installed package is used.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def kind_of(frame: FrameType) -> int:
 
 
 def _learn_kind(frame: FrameType) -> int:
-    """Return the kind of a frame's module; generated code without one is judged by its file."""
+    """Return the kind of a frame's module; generated code without any is judged by its file."""
     module = frame.f_globals.get("__name__") or ""
     # Not cached, since all generated code has the same empty name.
     if not module:
@@ -181,14 +181,14 @@ def walk(
 def user_code(frame: FrameType | None) -> tuple[CodeType | None, int, CallerChain | None]:
     """Return the nearest user code, its instruction, and its callers.
 
-    Without user code, it is the nearest of an installed package.
+    Without user code, it is the nearest code of an installed package.
     """
     user, _, installed, _, _ = walk(frame, USER)
     return place_of(user or installed)
 
 
 def place_of(frame: FrameType | None) -> tuple[CodeType | None, int, CallerChain | None]:
-    """Return the code of a frame, its instruction, and its callers; None, -1 and None of none."""
+    """Return the code of a frame, its instruction, and its callers; None, -1 and None for None."""
     if frame is None:
         return None, -1, None
     return frame.f_code, frame.f_lasti, callers_of(frame)
@@ -230,7 +230,7 @@ def is_own(frame: FrameType) -> bool:
 
 
 def full_stack(frame: FrameType | None, state: ThreadState) -> CallStack:
-    """Return the stack, plus that of the thread that called backward, if the engine runs it."""
+    """Return the stack, and in a backward pass also the stack of the thread that called it."""
     task = current_graph_task_id()
     return stack_of(frame) + (
         state.backward.caller.stack if task == state.backward.task >= 0 else ()
@@ -248,7 +248,7 @@ def stack_of(frame: FrameType | None) -> CallStack:
 
 
 def is_blocking_transfer(frame: FrameType | None) -> bool:
-    """Return whether `dist.send` or `dist.recv` makes the call; the operator is that of `isend`."""
+    """Return whether `dist.send` or `dist.recv` makes the call, by the operator of `isend`."""
     while frame is not None and kind_of(frame) != USER:
         if frame.f_code.co_name in BLOCKING_TRANSFERS:
             return frame.f_globals.get("__name__") == dist.distributed_c10d.__name__

@@ -3,8 +3,8 @@
     broadcast(flat) ── copy_(a, flat[:4]), copy_(b, flat[4:]) ── cat([a, b]) ── broadcast
 
 Libraries flatten what they broadcast, and copy it back. The last write before the second broadcast
-is theirs, though its contents are the first one's. An operator that only moves elements is noted if
-they keep their order and follow each other; the others pay nothing.
+is theirs, though it has the contents of the first. An operator that only moves elements is noted if
+they stay in order and contiguous; other operators pay nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BroadcastContents:
         """Note a broadcast that is about to be made.
 
         Returns:
-            When an earlier broadcast had written all that this one sends; -1 if none had.
+            When an earlier broadcast had written all that is sent now; -1 if none had.
         """
         if len(tensors) != 1 or not tensors[0].is_contiguous():
             return -1

@@ -1,7 +1,7 @@
-"""Buffer of one recording: holds calls and operators until they are written to its stream.
+"""Buffer of a recording: holds calls and operators until they are written to its stream.
 
-The program's threads append; `flush` writes the entries present as one batch. A call is written
-once all of it is known, also the first use of its result. Until then each batch repeats it in the
+The program's threads append; `flush` writes the entries present as a batch. A call is written once
+all of it is known, including the first use of its result. Until then each batch repeats it in the
 pseudo-table `outstanding`, so that the trace of a hanging program shows the calls in which it
 hangs. Call and operator numbers start at 0 where the recording began.
 """
@@ -57,7 +57,7 @@ class Writer(Protocol):
         facts: Mapping[str, Any] | None = None,
         numbers: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        """Append one batch."""
+        """Append a batch."""
         ...
 
     def write_instead(self, facts: Callable[[Mapping[str, int]], Mapping[str, Any]]) -> None:
@@ -70,10 +70,10 @@ class Writer(Protocol):
 
 
 class Buffer:
-    """Calls, operators and steps of one recording, on their way to `writer`.
+    """Calls, operators and steps of a recording, on their way to `writer`.
 
     With a `rank`, only that rank's calls are kept (for threads that play several ranks). At most
-    `max_calls` calls and ten times as many operators are kept; further ones are only counted.
+    `max_calls` calls and ten times as many operators are kept; the rest are only counted.
     Events before `begin_steps` and after `end_steps` belong to no step, unless steps are found.
     """
 
@@ -153,7 +153,7 @@ class Buffer:
         self._values.append((entry, self.step))
 
     def add_host_event(self, event: HostEvent) -> None:
-        """Keep an event on the host, of which there are few; those of an endless loop are not."""
+        """Keep an event on the host; these are few, so only an endless loop reaches the bound."""
         self._host_events.add(event, self.step)
 
     def add_action(self, action: PipelineAction) -> None:
@@ -173,7 +173,7 @@ class Buffer:
         self._num_before_step = self._num_kept
 
     def end_step(self, rank: int) -> None:
-        """End the step in progress at the program's request and begin the next one."""
+        """End the step in progress at the program's request and begin the next."""
         self._num_marks += 1
         self.begin_steps()
         end = now()
@@ -328,7 +328,7 @@ class Buffer:
         return list(rows.values())
 
     def _numbers_of(self, entries: list[tuple[Call, int]]) -> list[int]:
-        """Return the numbers of each call; columns that alike calls share become a call site."""
+        """Return the numbers of each call; columns that calls share become a call site."""
         call_sites, epoch, numbering = self._call_sites["comm"], self._epoch, self._numbering
         number_of = call_sites.number_of
         flat: list[int] = []
@@ -386,7 +386,7 @@ class Buffer:
         ]
 
     def unwritten_calls(self) -> list[Call]:
-        """Return the calls that are not written yet, which have those in flight."""
+        """Return the calls that are not written yet, including those in flight."""
         return [call for call, _ in self._calls]
 
     def contents(self) -> list[bytes]:
@@ -396,7 +396,7 @@ class Buffer:
 
 
 def _step_mark(step: int) -> OperatorSpan:
-    """Return a span without a kind, which marks that those after it complete in another step."""
+    """Return a span without a kind, which marks that spans after it complete in another step."""
     return (step, *[None] * (SPAN_FIELDS - 1))  # pyright: ignore[reportReturnType]
 
 

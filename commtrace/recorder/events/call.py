@@ -32,12 +32,12 @@ class Call:
     """A call in progress or completed. Times are the recorder's clock in ns; -1 is unknown.
 
     A call is `issued`, has `returned` or `raised`, and is `waited` for. It is over once it has been
-    `settle`d, or once the program has dropped its handle. One that is watched or expects its
+    `settle`d, or once the program has dropped its handle. A call that is watched or expects its
     blocked time is over only after its completion or its blocked time has been reported.
 
     A call outlives its tensors. It has slots, to stay below 512 bytes, and holds no object created
     in C++. Such an object would come from the allocator that serves the tensors and could occupy
-    the gap that one of them leaves, so that the next tensor of the same size would not fit there.
+    the gap that such a tensor leaves, so that the next tensor of the same size would not fit there.
 
     Attributes:
         id: number of the call on its rank.
@@ -116,7 +116,7 @@ class Call:
         self.data_ready_ns = at_ns
 
     def used(self, at_ns: int) -> None:
-        """Note a use of the result, of which the first counts, by an operator that has ended.
+        """Note a use of the result by an operator that has ended; only the first use counts.
 
         It precedes the completion only if the call is known to be in progress still: a backend's
         report waits for the interpreter lock, and an operator may have waited for its arguments.
@@ -126,7 +126,7 @@ class Call:
             self.result_used_ns = max(at_ns, self.complete_ns)
 
     def overwritten(self, at_ns: int) -> None:
-        """Note that what it sends is written to; a use, if it has not been sent by then."""
+        """Note a write to what the call sends; it counts as a use if it precedes the completion."""
         if self.result_used_ns < 0:
             self._ask_whether_complete(at_ns)
             if self.complete_ns < 0:
@@ -211,11 +211,11 @@ class Call:
             self.is_settled = True
 
     def state_in_flight(self) -> tuple[int, bool]:
-        """Return what is written about the call once more when it changes."""
+        """Return the values whose change makes an outstanding call be written again."""
         return self.id, self.wait_begin_ns >= 0
 
     def waiting_since(self) -> tuple[int, bool] | None:
-        """Return since when a thread may wait for the call, and if it certainly does; or None."""
+        """Return since when a thread may wait for the call, and if it certainly does, or None."""
         if self.issue_ns < 0 or self.request.group.is_fake:
             return None
         if self.return_ns < 0:

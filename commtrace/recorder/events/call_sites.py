@@ -11,7 +11,7 @@ _MAX_KNOWN = 1 << 16
 
 
 class CallSites:
-    """Call sites of one table: numbers by key, and the rows not yet written.
+    """Call sites of a table: numbers by key, and the rows not yet written.
 
     Any thread may look up and add. A call site that was evicted to bound memory gets another number
     when it occurs again.

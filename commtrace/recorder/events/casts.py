@@ -1,7 +1,7 @@
 """Casts between 16 bits and float32 right before a call sends data, or of the result it received.
 
 Such data has the precision of 16 bits, so that float32 carries nothing that 16 bits would not. Only
-operators that cast, rearrange or unpack are noted here, and the others pay nothing. What another
+operators that cast, rearrange or unpack are noted here; the others pay nothing. What another
 operator computes is not followed: it is float32 by choice. So are gradients that a hook reduces as
 they are accumulated, whose sums lose precision in 16 bits.
 """
@@ -81,7 +81,7 @@ class Casts:
         return None
 
     def sent(self, call: Call, addresses: Iterable[int]) -> None:
-        """Note a call that sends what is stored at these addresses."""
+        """Note a call that sends the contents of these addresses."""
         if call.request.dtype == torch.float32:
             origins = {self._origin_of(address) for address in addresses}
             origin = origins.pop() if len(origins) == 1 else None

@@ -1,13 +1,14 @@
 """Times at which the data of calls was ready, and at which an operator first used the result.
 
 `OperatorMode` notes each operator here. Data is *ready* at the end of the last operator that wrote
-into its storage, or at the completion of the collective whose result it is. A broadcast's data is
-ready since an earlier broadcast if it has only been copied since. A result is *used* at
-the start of the first operator that is given it, or of the call that sends it. Views neither write
-nor use. Storages are identified by their addresses, so this extends no memory's lifetime.
+into its storage, or at the completion of the collective whose result it is. A broadcast's data has
+been ready since an earlier broadcast if it was only copied since then. A result is *used* at the
+start of the first operator that takes it, or of the call that sends it. Views neither write nor
+use. Storages are identified by their addresses, so this extends no memory's lifetime.
 
-Only for calls on the CPU: on an accelerator, the host's operators end before their data is written.
-Once a function has been compiled, whose operators are not seen, no more data is known to be ready.
+Only calls on the CPU are covered: on an accelerator, the host's operators end before their data is
+written. A compiled function's operators are not seen, so once there is such a function, no more
+data is known to be ready.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ _UNKNOWN = -1
 
 
 class DataTimes:
-    """Last writes into storages, and results of which operators may still use another part.
+    """Last writes into storages, and results that operators may still use another part of.
 
     Attributes:
         written: end of the last operator that wrote into a storage, or the call that did.
-        unused: results of which nothing or one shard has been used, by their storages.
+        unused: results that are not used yet, or only in a single shard, by their storages.
         sending: what asynchronous calls send and do not write to, by storage.
-        casts: what was cast from 16 bits, and results that are cast to them.
+        casts: data cast from 16 bits, and results cast to 16 bits.
     """
 
     __slots__ = ("_broadcasts", "casts", "sending", "unused", "written")
@@ -64,12 +65,12 @@ class DataTimes:
 
         Args:
             found: its arguments that are results of calls, by storage.
-            kind: the operator's kind; None of a call.
+            kind: the operator's kind; None for a call.
             at_ns: when it began.
             result: the tensor that it has made; None if it is another's.
 
         Returns:
-            The copy of results that the operator has returned, if it has one.
+            The copy of results that the operator has returned, if any.
         """
         is_moving = kind is not None and kind.keeps_places and type(result) is _TENSOR
         if is_moving and len(found) > 1 and (joined := self._joined(found, result)) is not None:
@@ -105,7 +106,7 @@ class DataTimes:
         return copy
 
     def _joined(self, found: dict[int, list[torch.Tensor]], copy: Any) -> Result | None:
-        """Return the copy to which an operator has joined all tensors that one call received."""
+        """Return the copy into which an operator has joined all tensors that a call received."""
         parts = [self.unused[address] for address in found]
         call = parts[0].call
         if len(parts) != len(call.request.group.ranks):
@@ -278,7 +279,7 @@ class DataTimes:
     def _send(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int], at_ns: int) -> int:
         """Note that a call uses the tensors, and return when all of them were written.
 
-        -1 if this is unknown for one of them.
+        -1 if this is unknown for any of them.
         """
         unused, written = self.unused, self.written
         found: dict[int, list[torch.Tensor]] = {}
@@ -305,7 +306,7 @@ class DataTimes:
         self.stepped()
 
     def stepped(self) -> None:
-        """Note the end of an optimizer's step: what has not been used by then is not used."""
+        """Note the end of an optimizer's step; results not used by then count as unused."""
         for each in self.unused.values():
             each.close()
         self.unused.clear()

@@ -41,7 +41,7 @@ def process_rank() -> int | None:
 
 
 def likely_rank() -> int:
-    """Return this process's global rank: without a group that of the latest one, if any.
+    """Return this process's global rank; without a group, the rank in the latest group, if any.
 
     Before the first group, it is the rank that the launcher states.
     """
@@ -71,7 +71,7 @@ def _world_size(launched: LaunchedRank | None) -> int:
 
 
 def _origin(launched: LaunchedRank | None) -> dict[str, Any]:
-    """Return the facts that the launcher states about the run; those unknown are left out."""
+    """Return the facts that the launcher states about the run; unknown facts are left out."""
     facts = {
         "launcher": launched.launcher if launched else "",
         "run_id": run_id(os.environ),
@@ -81,7 +81,7 @@ def _origin(launched: LaunchedRank | None) -> dict[str, Any]:
 
 
 class Facts:
-    """Facts of one recording; `rank` and `num_ranks` become accurate while it runs."""
+    """Facts of a recording; `rank` and `num_ranks` become accurate while it runs."""
 
     def __init__(self, detail: str, epoch: int, every: int | None = None) -> None:
         _latest_ranks.clear()  # a group that ended before says nothing of this recording

@@ -1,7 +1,7 @@
 """Description of each process group, determined once.
 
-The recorder looks up the `Group` of every call. Groups are distinguished by identity, since one
-process may have several with one name: created one after the other, or by threads that play
+The recorder looks up the `Group` of every call. Groups are distinguished by identity, since a
+process may have several with the same name: created in succession, or by threads that play
 different ranks. They are not kept alive.
 """
 
@@ -26,12 +26,12 @@ _MESH_PREFIX = "mesh_"
 
 
 class Group:
-    """One process group as one of its ranks sees it.
+    """A process group as seen by one of its ranks.
 
     Attributes:
         seq: number of calls of this rank.
         is_in_cpp: its operations on CPU tensors run no Python.
-        requests: requests of alike calls of this rank, by `request.key_of`.
+        requests: requests shared by calls of this rank that are alike, by `request.key_of`.
     """
 
     __slots__ = (
@@ -78,7 +78,7 @@ class Groups:
     Attributes:
         newest: the group that was seen last.
         num_ranks: number of ranks that the members of groups imply.
-        world_size: size of the default group; 0 until a call was seen while there was one.
+        world_size: size of the default group; 0 until a call is seen while it exists.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""One event on the host, taken down where it happens and made a row when it is written."""
+"""An event on the host, noted where it happens and turned into a row when it is written."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Redistribution:
 
     @property
     def sentence(self) -> str:
-        """The reason in one sentence."""
+        """The reason as a sentence."""
         needs = f"needs {self.argument} " if self.argument else ""
         return f"{self.operator} {needs}{self.source} -> {self.target}"
 
@@ -70,7 +70,7 @@ class Attribution:
         reason: returns why torch's DTensor redistributes, if it does.
         is_reducers: DistributedDataParallel's reducer waits for the call, in C++.
         are_relative: `names` are relative to the module that the call is attributed to.
-        stage: the pipeline stage, if it is a transfer of one.
+        stage: the pipeline stage, for a pipeline transfer.
         note: returns what else the library says.
     """
 
@@ -125,7 +125,7 @@ class Location(NamedTuple):
 
     @property
     def function(self) -> str:
-        """The user's function, also one that torch.compile resumes after a graph break."""
+        """The user's function, even if torch.compile resumes it after a graph break."""
         return function_of(self.code) if self.code else ""
 
     @property

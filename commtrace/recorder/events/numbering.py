@@ -1,4 +1,4 @@
-"""Numbers and names of one recording, relative to those of the process.
+"""Numbers and names of a recording, relative to the process's own.
 
 Numbers start at 0 where the recording began. A group keeps its name, unless an earlier group of the
 recording has the same name.
@@ -14,11 +14,11 @@ _UNKNOWN = -1
 
 
 class Numbering:
-    """Numbering and naming of one recording.
+    """Numbering and naming of a recording.
 
-    A group shares its name with groups of other ranks, and with one that this rank has destroyed
-    since: all but the first then get a number. Threads that play the ranks of one group have one
-    object each for it.
+    A group may share its name with groups of other ranks, and with a group that this rank has
+    destroyed since: all but the first then get a number. Threads that play the ranks of a group
+    each have their own object for it.
     """
 
     def __init__(

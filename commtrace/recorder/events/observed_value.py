@@ -28,9 +28,9 @@ class ObservedValue:
         role: one of `schema.ROLES`.
         name: name of the parameter, or place among the module's outputs.
         op: the operator of a result, or None.
-        at_ns: time of the rank's clock.
+        at_ns: time on the rank's clock.
         location: phase, module call and line.
-        module: path of the module, if it is not that of the location.
+        module: path of the module, if it differs from the location's.
         region: the user's region.
         thread: native id of the thread.
         dtype: element type.
@@ -38,7 +38,7 @@ class ObservedValue:
         mesh: axes and ranks of its mesh; empty if unknown.
         placements: placement on each axis; empty if unknown.
         facts: the numbers of its fingerprint, [NUM_FACTS]; None if its part is unknown.
-        inputs: how many tensors ago those were observed that it was computed from.
+        inputs: how many tensors ago the tensors that it was computed from were observed.
     """
 
     rank: int
@@ -87,7 +87,7 @@ def rows_of_values(
 
 
 def _facts_of(entries: Sequence[ObservedValue]) -> list[list[float]]:
-    """Return the numbers of several entries, with one transfer from each device."""
+    """Return the numbers of several entries, with a single transfer from each device."""
     found = [[_UNKNOWN] * NUM_FACTS for _ in entries]
     by_device: dict[torch.device, list[int]] = {}
     for place, entry in enumerate(entries):

@@ -1,4 +1,4 @@
-"""Completed operators as a spool has them: their numbers and the call sites that they share.
+"""Completed operators as a spool stores them: their numbers and the call sites that they share.
 
 The program only appends each operator's values to a list (see `Buffer`). This is the rest of the
 work, done by the thread that writes. It goes column by column, mostly through functions of C.
@@ -22,7 +22,7 @@ _MAX_KINDS = 1 << 16
 
 
 class OperatorSites:
-    """Call sites of the kinds of operators in one recording."""
+    """Call sites of the kinds of operators in a recording."""
 
     def __init__(self, call_sites: CallSites) -> None:
         self._call_sites = call_sites
@@ -35,12 +35,12 @@ class OperatorSites:
         """Return the numbers of operators, as `spool.NUMBERS` names them, and the number dropped.
 
         Args:
-            spans: the values of `OperatorSpan`s, one span after the other.
+            spans: the values of `OperatorSpan`s, span after span.
             step: the step in which they completed.
             epoch: the number of ns to add to their times.
             first_op: the number of the recording's first operator.
-            most: bound on the operators kept. If the last one is a local operator, the one that
-                ran it is kept with it, also beyond the bound.
+            most: bound on the operators kept. If the last is a local operator, the operator
+                that ran it is kept with it, even beyond the bound.
         """
         columns: list[Any] = [spans[place::SPAN_FIELDS] for place in range(SPAN_FIELDS)]
         num_dropped = 0
@@ -97,13 +97,13 @@ class OperatorSites:
 
 
 def _is_local_of_next(columns: Sequence[Any], row: int) -> bool:
-    """Return whether a span is a local operator of the distributed one that follows."""
+    """Return whether a span is a local operator of the distributed operator that follows."""
     numbers, parents, *_, kinds = columns
     return row >= 0 and kinds[row + 1].level == DTENSOR and parents[row] == numbers[row + 1]
 
 
 def _from_first(numbers: list[int], first: int) -> list[int]:
-    """Return numbers counted from `first`; -1 if one is before it, or none."""
+    """Return numbers counted from `first`; -1 for any before it, or for none."""
     return (
         numbers if not first else [number - first if number >= first else -1 for number in numbers]
     )

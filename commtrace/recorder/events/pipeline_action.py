@@ -1,4 +1,4 @@
-"""One computation of a pipeline stage on one micro-batch, made a row when it is written."""
+"""A computation of a pipeline stage on a micro-batch, turned into a row when it is written."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Request of a communication call: the values of its arguments.
 
 The recorder reads a request when the operator is called, since its tensors may be gone later. Calls
-known to be alike share one: those that one `Reason` announces, and those with the same `key_of`.
+known to be alike share it: calls announced by the same `Reason`, or with the same `key_of`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _Tensor = torch.Tensor
 Shapes = tuple[torch.Size, ...]
 
 _UNSHARED = frozenset({"all_to_all", "send", "recv"})
-"""Kinds of calls with splits or peers, and those whose function tells if they are asynchronous."""
+"""Kinds of calls with splits or peers, and kinds whose function decides if they are async."""
 _SIZES_AND_NAMES = frozenset({int, str})
 
 
 class Request:
-    """Argument values of a call; alike calls share them.
+    """Argument values of a call, shared by calls that are alike.
 
     `is_computed` is false for fake and meta tensors, which hold no data. `root` and `peer` are
-    ranks within the group, and `tag` that of a transfer, -1 if none. `input_splits` and
+    ranks within the group, and `tag` is a transfer's tag, -1 if none. `input_splits` and
     `output_splits` are the bytes of an all-to-all to and from each rank of the group; empty if
     equal. `expert_rows` are its rows to each expert of the group; empty if the program does not
     state them.
@@ -181,7 +181,7 @@ def key_of(
 ) -> tuple[Any, ...] | None:
     """Return a key of a group's calls, equal if all values of their requests are.
 
-    None if it sends anything but one plain tensor, or has values that its shapes do not determine.
+    None unless it sends a single plain tensor, and its shapes determine all values.
     """
     sent, received = signature.sent, signature.received
     if sent is None or signature.kind in _UNSHARED:

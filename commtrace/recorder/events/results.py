@@ -1,10 +1,9 @@
-"""Results of calls, followed to the operators that use them: all of a result, or one shard of it.
+"""Results of calls, followed to the operators that use them: all of a result, or a shard of it.
 
 A result that is only rearranged, as by `torch.cat` of its chunks, is followed to the copy as well,
-and so is one that a pointwise operator is given: a shard of its output needs that shard only. Such
-an output may depend on the results of several calls. Memory
-that another operator has written since holds no result any more, which the owner of these objects
-(`DataTimes`) checks.
+and so is a result given to a pointwise operator: a shard of its output needs that shard only. Such
+an output may depend on the results of several calls. Memory that another operator has written since
+no longer holds a result, which the owner of these objects (`DataTimes`) checks.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def _extent(
 
 
 class AllUsed:
-    """Follows a result of which operators have used all."""
+    """Follows a result that operators have fully used."""
 
     __slots__ = ()
 
@@ -77,12 +76,12 @@ class Received:
 
 
 class Result:
-    """A tensor that holds the result of a call: the one that received it, or a copy.
+    """A tensor that holds the result of a call: the receiving tensor, or a copy.
 
-    It is made for each call, so that all that can be computed later is.
+    It is made for each call, so everything that can be computed later is deferred.
 
     Attributes:
-        call: the call that it is a result of, or one of several.
+        call: the call whose result it is, or one of several.
         mark: the last write into the tensor's storage, as `DataTimes.written` has it.
         address: the address of that storage, once there is a copy.
     """
@@ -116,7 +115,7 @@ class Result:
         return other[0] < end and other[1] > begin
 
     def copied(self, views: list[torch.Tensor], tensor: torch.Tensor) -> Result | None:
-        """Return the copy if an operator that was given these views has made one of all of it."""
+        """Return the copy if an operator has copied all of the result from these views."""
         num = self._shape.numel()
         if tensor.numel() != num:
             return None
@@ -135,14 +134,14 @@ class Result:
         return copy
 
     def join(self, other: Result) -> None:
-        """Note that it also holds what another copy, which is the same tensor, holds."""
+        """Note that it also holds what another copy, the same tensor, holds."""
         new = [each for each in other._received if each not in self._received]
         self._received += tuple(new)
         for each in new:
             each.places.append(self)
 
     def _follow(self, view: torch.Tensor) -> tuple[Received, ...]:
-        """Begin to follow the storage, of which `view` is a view, of what a call has received."""
+        """Begin to follow what a call has received, in the storage of `view`."""
         self._track(view)
         self._received = (Received(self.call, self),)
         return self._received

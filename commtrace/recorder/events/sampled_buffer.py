@@ -1,13 +1,12 @@
-"""Buffer that keeps every Nth step, and the sink that takes its place during the others.
+"""Buffer that keeps every Nth step, and the sink that takes its place in the other steps.
 
 In a step that is not kept, the recorder reports to a `StandIn`, and operators are not recorded at
-all. Calls are still intercepted, so that their numbers go on counting and match those of other
-ranks.
+all. Calls are still intercepted, so that their numbers go on counting and match across ranks.
 
 Steps that the program marks have their numbers; the first mark replaces the found steps (see
-`sampling`). If a part of the step that it ends was skipped, that step is none of the recording, and
-the fact `partial_steps` lets readers drop its calls. Outside of steps, everything is kept until the
-first step has begun, and nothing later.
+`sampling`). If a part of the step that it ends was skipped, that step does not count, and the fact
+`partial_steps` lets readers drop its calls. Outside of steps, everything is kept until the first
+step has begun, and nothing later.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class StandIn:
 
     @property
     def rank(self) -> int | None:
-        """The only rank of which events are wanted; None for all ranks."""
+        """The only rank whose events are wanted; None for all ranks."""
         return self._buffer.rank
 
     def add(self, call: Call) -> None:

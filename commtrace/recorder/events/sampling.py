@@ -1,16 +1,16 @@
 """Steps of a recording that keeps every Nth one, if the program marks none.
 
-A found step is only certain when the next one has begun (see `steps`), which is too late to begin
-to keep it. So its end is predicted: a step is over once as many objects have stepped as in the step
-before. The first two steps are kept, since no number is known in the first one.
+A found step is certain only once the next has begun (see `steps`), which is too late to begin to
+keep it. So its end is predicted: a step is over once as many objects have stepped as in the step
+before. The first two steps are kept, since no number is known during the first.
 
     calls        D  G   D  G   D  G   D  G   D  G        every 4th step
     steps        -0--   -1--   -2--   -3--   -4--
     kept         xxxxxxxxxxx                 xxxx
 
 Every rank decides by these counts alone, so all ranks keep the same steps. Where a prediction was
-wrong, a step that was not kept as a whole is no step of the recording; the numbers of the steps do
-not depend on predictions.
+wrong, a step that was not kept as a whole does not count; the numbers of the steps do not depend
+on predictions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NUM_FIRST = 2
 
 
 class _Source:
-    """Steps of one source: the number in progress, and the number of objects in the one before."""
+    """Steps of a source: the number in progress, and the number of objects in the step before."""
 
     def __init__(self, begin: int) -> None:
         self._finder = StepFinder(begin)
@@ -63,7 +63,7 @@ class _Source:
 class SampledSteps:
     """Every Nth found step, as rows of `found_steps` not yet written; compare `FoundSteps`.
 
-    The best source that has been seen decides, from the first skipped step on alone.
+    The best source seen so far decides; from the first skipped step on, only its calls count.
 
     Attributes:
         is_kept: the step in progress is kept, as far as is known.

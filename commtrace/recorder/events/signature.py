@@ -15,17 +15,17 @@ SENT, RECEIVED = "sent", "received"
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Argument positions of one operator; None if it has no such argument.
+    """Argument positions of an operator; None if it has no such argument.
 
     Attributes:
-        group: a process group or the name of one.
+        group: a process group or its name.
         sent: a tensor, a list of tensors, or a list of lists.
         received: like `sent`.
         reduce_op: the reduction; a sum if omitted.
         root: rank within the group.
         peer: rank within the group.
         tag: the tag of a transfer.
-        split: number of rows sent to each rank (all_to_all); those received come before it.
+        split: number of rows sent to each rank (all_to_all); rows received come before it.
         is_async: a flag, true if omitted; operators without it are always asynchronous.
         payload: the tensors on which the payload is counted, `SENT` or `RECEIVED`.
         payload_per_rank: count the payload once for each rank of the group.

@@ -18,9 +18,9 @@ SELF_CHECK = -2
 """Rank of the call by which the recorder checks itself; buffers do not keep it."""
 
 OperatorSpan = tuple[int, int, int, int, ModuleCall | None, OperatorKind]
-"""One completed operator: its number, that of the operator around it, start, duration, module call
+"""A completed operator: its number, its enclosing operator's number, start, duration, module call
 and kind. `ThreadState.operators.span` is still its own, with its arguments, unless it is a local
-operator of that one.
+operator of the enclosing operator.
 """
 
 SpanKeeper = Callable[[OperatorSpan], object]
@@ -31,7 +31,7 @@ class ValueSink(Protocol):
 
     @property
     def rank(self) -> int | None:
-        """The only rank of which tensors are wanted; None for all ranks."""
+        """The only rank whose tensors are wanted; None for all ranks."""
         ...
 
     def add_value(self, entry: ObservedValue) -> None:
@@ -44,7 +44,7 @@ class HostSink(Protocol):
 
     @property
     def rank(self) -> int | None:
-        """The only rank of which events are wanted; None for all ranks."""
+        """The only rank whose events are wanted; None for all ranks."""
         ...
 
     def add_host_event(self, event: HostEvent) -> None:
@@ -62,7 +62,7 @@ class Sink(Protocol):
 
     @property
     def rank(self) -> int | None:
-        """The only rank of which events are wanted; None for all ranks."""
+        """The only rank whose events are wanted; None for all ranks."""
         ...
 
     @property
@@ -100,8 +100,8 @@ class Sink(Protocol):
 class SpanKeepers(dict[int, SpanKeeper]):
     """Functions that pass the operators of a rank to the sinks that want them, by rank.
 
-    A function is looked up for each operator. Hence it is made at the first look-up, and is that of
-    the sink itself if only one wants the operators. `wants_spans` is true if any sink does.
+    A function is looked up for each operator. Hence it is made at the first lookup. If a
+    single sink wants the operators, it is that sink's own. `wants_spans` is true if any sink does.
     """
 
     def __init__(self, sinks: Sequence[Sink]) -> None:

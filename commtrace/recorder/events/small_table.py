@@ -23,7 +23,7 @@ class SmallTable:
         self._entries: deque[tuple[HasRow, int]] = deque()
 
     def add(self, entry: HasRow, step: int) -> None:
-        """Keep an entry of a step, unless there were as many as are kept."""
+        """Keep an entry of a step, unless the bound has been reached."""
         if self._num_taken + len(self._entries) < self._most:
             self._entries.append((entry, step))
 

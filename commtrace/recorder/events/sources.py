@@ -1,6 +1,6 @@
 """Source lines around the calls of a recording, read when its buffer is written.
 
-Kept are the lines around each call, and the functions that calls are made in and from, as far as
+The lines around each call are kept, and the functions that calls are made in and from, as far as
 their size allows. No call waits for this: each call site occurs once and is written by the
 flusher's thread. Text in `linecache`, such as notebook cells, is taken from there; on disk only
 regular files of limited size are opened.
@@ -21,7 +21,7 @@ _MOST_KNOWN = 1 << 14
 
 
 class Sources:
-    """Snippets of one recording; `is_new` marks that they must be written."""
+    """Snippets of a recording; `is_new` marks that they must be written."""
 
     def __init__(self) -> None:
         self.is_new = False
@@ -44,7 +44,7 @@ class Sources:
             self._functions[each] = None
 
     def changes(self) -> dict[str, list[Any]]:
-        """Return the fact with all snippets if calls noted since then add new ones, else {}."""
+        """Return the fact with all snippets if calls noted since then add any, else {}."""
         lines, functions = self._lines, self._functions
         self._lines, self._functions = {}, {}
         texts: dict[str, Sequence[str]] = {}

@@ -1,8 +1,8 @@
 """Steps of a program that marks none, inferred from functions that training loops call once a step.
 
-Several optimizers may make one step: those of a generator and a discriminator, or one per parameter
-in a gradient hook. So a step ends with the last call before a repeated one, that is, before an
-optimizer steps again that has stepped since the step began.
+Several optimizers may share a step: a generator's and a discriminator's, or one per parameter in a
+gradient hook. So a step ends with the last call before a repeated call, that is, before an
+optimizer that has stepped since the step began steps again.
 
     calls    D  G   D  G   D  G          W  W  W  W  W V   W          p1 p2 p3   p1 p2 p3
     steps    -----  -----  -----         -  -  -  -  ---   -          --------   --------
@@ -27,7 +27,7 @@ _NO_RANK = -1
 
 
 class StepFinder:
-    """Finds the steps of one source in one recording; `tick` returns a step once it is certain."""
+    """Finds the steps of a source in a recording; `tick` returns a step once it is certain."""
 
     def __init__(self, begin: int) -> None:
         self._begin = begin
@@ -48,7 +48,7 @@ class StepFinder:
             begin: earliest start of the first step.
 
         Returns:
-            Begin and end of the previous step, if this call belongs to a new one; else None.
+            Begin and end of the previous step, if this call begins a new step; else None.
         """
         found = None
         if self._last < 0:
@@ -60,12 +60,12 @@ class StepFinder:
         return found
 
     def _is_again(self, thing: Any) -> bool:
-        """Return whether an object has stepped in this step, or has replaced one that is gone."""
+        """Return whether an object has stepped in this step, or has replaced a dead object."""
         known = self._seen.get(id(thing))
         return known is not None or any(each() is None for each in self._seen.values())
 
     def rest(self) -> tuple[int, int] | None:
-        """Return the step in progress, up to its last call, and begin the next one there."""
+        """Return the step in progress, up to its last call, and begin the next there."""
         if not self._seen:
             return None
         found = self._begin, self._last
@@ -75,7 +75,7 @@ class StepFinder:
 
 
 class FoundSteps:
-    """Steps found in one recording, by source, as rows of `found_steps` not yet written."""
+    """Steps found in a recording, by source, as rows of `found_steps` not yet written."""
 
     def __init__(self, begin: int, epoch: int) -> None:
         self._begin = begin

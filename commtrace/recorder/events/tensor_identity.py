@@ -3,7 +3,7 @@
 A tensor is identified by its storage and its position in it. A change is detected by torch's
 version counter and by the recorded collectives that write into the storage, which the counter
 ignores. Storages are held weakly: this extends no memory's lifetime, and the address of a held
-storage is not reused. If too many are known, the older ones are forgotten and get a new number when
+storage is not reused. If too many are known, older storages are forgotten and get new numbers when
 they return. So two equal contents may have different numbers, but no number stands for two
 contents. A storage that a collective overwrites in the same call is not kept at all.
 
@@ -28,7 +28,7 @@ from commtrace.recorder.events.signature import RESULT, Signature
 
 _MAX_STORAGES = 4096
 _MAX_CONTENTS = 4096
-"""Bound on the contents of one storage, or on those of several tensors."""
+"""Bound on the contents of a storage, or of several tensors."""
 _NOT_KNOWN = -1
 _SAMPLE_BYTES = 32
 
@@ -67,7 +67,7 @@ class TensorIdentity:
         Args:
             tensors: the tensors.
             are_written: the contents change afterwards.
-            are_read: compare a few bytes with those of the last time.
+            are_read: compare a few bytes with the last time's.
         """
         if not tensors:
             return _NOT_KNOWN
@@ -100,7 +100,7 @@ class TensorIdentity:
         return number
 
     def _number_in(self, numbers: dict[Any, int], key: Any) -> int:
-        """Return the number of a key, which is given a new one if it has none."""
+        """Return the number of a key; a new key gets a new number."""
         number = numbers.get(key)
         if number is None:
             _drop_older_half(numbers, _MAX_CONTENTS)

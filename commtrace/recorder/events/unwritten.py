@@ -1,4 +1,4 @@
-"""Calls of a buffer that are not written yet: new ones, and ones that are not fully known.
+"""Calls of a buffer that are not written yet: new calls, and calls that are not fully known.
 
 The result of a call may be used after the call is over (`Call.may_be_used`). Each batch repeats the
 calls that are not written, so only the latest few wait for such a use.
@@ -41,7 +41,7 @@ class UnwrittenCalls:
         """Take the fully known calls of a batch, or `all_of_them`.
 
         Returns:
-            What is taken, and what is not: the calls that still wait for a report, or a use.
+            The calls taken, and the calls that still wait for a report, or a use.
         """
         entries = self._waiting
         entries += [self._new.popleft() for _ in range(min(len(self._new), _MAX_IN_BATCH))]
@@ -60,10 +60,10 @@ class UnwrittenCalls:
         return known, self._waiting
 
     def have_changed(self) -> bool:
-        """Return whether other calls wait than when this was asked before."""
+        """Return whether other calls wait than when last asked."""
         shown, self._shown = self._shown, [call.state_in_flight() for call, _ in self._waiting]
         return shown != self._shown
 
     def forget_shown(self) -> None:
-        """Note that what waits could not be written."""
+        """Note that the waiting calls could not be written."""
         self._shown = []

@@ -1,4 +1,4 @@
-"""Events on the host that can make a rank do something else than the others.
+"""Events on the host that can make a rank do something other than the rest.
 
     compilations      frames that Dynamo compiles, or compiles again, with the guard that failed
     data_loading      ends of iterators of data loaders, and long waits for their batches

@@ -1,4 +1,4 @@
-"""Compilations by Dynamo, and the guard whose failure made one necessary."""
+"""Compilations by Dynamo, and the guards whose failures made them necessary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events that end a rank before the end of its program, or that end one of its threads.
+"""Events that end a rank before the end of its program, or end a thread of the rank.
 
     bootstrap, in_place, child ranks    call `ended` with what left the program
     `sys.excepthook`                    other programs: an exception left the main thread
@@ -7,9 +7,9 @@
     `threading.excepthook`              an exception ended a thread (kind `thread_died`)
 
 An exception that nothing catches is of kind `fatal`, and so is an exit that states a failure;
-other exits are of kind `exit`. Exits have the frames of the user that led to them.
+other exits are of kind `exit`. Exits have the user's frames that led to them.
 
-The hooks pass on to those that were there before. One that the program installs later is in front.
+The hooks pass on to the hooks before them. A hook that the program installs later is in front.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Endings:
         self._replaced = Replaced()
 
     def install(self) -> None:
-        """Put the hooks in front of those of the program, also of those installed since."""
+        """Put the hooks in front of the program's own, including any installed since."""
         if not self._is_on:
             self._is_on, self._has_ended, self._exit = True, False, None
         for owner, name, made in (
@@ -84,7 +84,7 @@ class Endings:
         self._replaced.restore()
 
     def ended(self, error: BaseException) -> None:
-        """Note that an exception ends the rank; only the first one counts."""
+        """Note that an exception ends the rank; only the first counts."""
         is_exit = isinstance(error, SystemExit)
         if self._is_on and not self._has_ended and (is_exit or is_failure(error)):
             self._has_ended = True
@@ -147,7 +147,7 @@ class Endings:
 
 
 def _outermost(frame: FrameType) -> FrameType:
-    """Return the outermost frame of the user in this process, or the outermost one of all."""
+    """Return the user's outermost frame in this process, else the outermost frame of all."""
     found, each = frame, frame.f_back
     is_users = kind_of(frame) == USER
     while each is not None and each.f_globals.get("__name__") != _PROCESSES:

@@ -1,7 +1,7 @@
 """Exceptions after which a rank may go on elsewhere.
 
-From Python 3.12 on, those that the program catches in its own code are known from the interpreter.
-Before, only those are known that leave a collective, the outermost module, or a data loader.
+From Python 3.12 on, the interpreter reports those that the program catches in its own code. Before,
+only those that leave a collective, the outermost module, or a data loader are known.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Exceptions:
                 sys.monitoring.set_events(self._tool, events)
 
     def uninstall(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         if sys.version_info >= (3, 12) and self._tool is not None:
             sys.monitoring.set_events(self._tool, 0)
             sys.monitoring.free_tool_id(self._tool)
@@ -65,8 +65,8 @@ class Exceptions:
 def note_of_error(kind: str, error: BaseException) -> HostEvent:
     """Return an event of an exception, at the user's innermost line that it passed.
 
-    Of one that passed none, it is the line of the exception that was handled meanwhile, if any, or
-    else the current one.
+    If it passed none, it is the line of the exception that was handled meanwhile, if any, or else
+    the current line.
     """
     note = note_here(kind, _text_of(error))
     passed = users_in(error.__traceback__)
@@ -92,7 +92,7 @@ def _free_tool() -> int | None:
 def _text_of(error: BaseException) -> str:
     """Return the type and the first line of the message, and what explains the exception.
 
-    That is the first exception of a group, and the one that was handled when the program exited.
+    For a group, this is its first exception; for an exit, the exception handled at the time.
     """
     text = _line_of(error)
     parts: Any = getattr(error, "exceptions", None)
@@ -103,7 +103,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _handled_meanwhile(error: BaseException) -> BaseException | None:
-    """Return the exception that is shown above another one in its traceback."""
+    """Return the exception that is shown above another in its traceback."""
     if error.__cause__ is not None or error.__suppress_context__:
         return error.__cause__
     return error.__context__

@@ -1,4 +1,4 @@
-"""Events taken down at the nearest line of the user's code."""
+"""Events noted at the nearest line of the user's code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Keep = Callable[[HostEvent], None]
 def note_here(
     kind: str, text: str = "", *, at: int | None = None, duration: int = UNKNOWN
 ) -> HostEvent:
-    """Return an event of the current thread, by default one that begins now and has no end yet."""
+    """Return an event of the current thread, which by default begins now and has no end yet."""
     began = now() if at is None else at
     text = text[:_MOST_CHARACTERS]
     event = HostEvent(kind, began, process_rank(), threading.get_native_id(), text, duration)

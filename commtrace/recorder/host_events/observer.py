@@ -21,7 +21,7 @@ from commtrace.schema import WAITING_KINDS
 
 
 class EventSource(Protocol):
-    """Source of one sort of events."""
+    """Source of events of a certain kind."""
 
     def install(self) -> None:
         """Observe from now on, as far as the program has loaded what there is to observe."""
@@ -63,7 +63,7 @@ class HostEvents:
                     source.uninstall()
 
     def poll(self) -> None:
-        """Note what takes long and has not ended, and observe what was loaded since."""
+        """Note events that take long and have not ended, and observe modules loaded since."""
         self._pauses.poll()
         self._install()
         self._ongoing.poll()

@@ -1,6 +1,6 @@
 """Events that take time: kept when they end, and before that once they have taken long.
 
-A rank that hangs in one of them writes no end; the row without a duration shows that it was in it.
+A rank that hangs in such an event writes no end; the row without a duration shows the event.
 """
 
 from __future__ import annotations

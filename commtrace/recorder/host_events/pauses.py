@@ -1,4 +1,4 @@
-"""Times at which no thread of Python ran: long garbage collections, and those of other causes."""
+"""Times at which no thread of Python ran: long garbage collections, and pauses of other causes."""
 
 from __future__ import annotations
 

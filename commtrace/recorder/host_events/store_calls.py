@@ -7,8 +7,8 @@
 | destroy_process_group | `destroy_process_group`, `ProcessGroup.shutdown` | always |
 | store | `wait`, `get`, `barrier` and others of a `Store`, called from Python | from 0.5 s on |
 
-Functions below the public ones are replaced where there are some, so that names that a program
-imported before are noticed too. Within one of these calls, the others are its parts.
+Functions below the public functions are replaced where they exist, so that names that a program
+imported before are covered too. Calls made within another of these are parts of it.
 """
 
 from __future__ import annotations

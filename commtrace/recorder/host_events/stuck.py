@@ -1,4 +1,4 @@
-"""Stacks of the threads of all ranks, taken while some rank waits for long.
+"""Stacks of the threads of all ranks, taken while some rank waits for a long time.
 
     rank 0    ... all_reduce ── 3 s ── asks ── 10 s ── asks ── 33 s ── asks ...
     rank 1    ... time.sleep ────────── answers ──────── answers ────── answers
@@ -35,7 +35,7 @@ from commtrace.tracefile.dump_files import MOST_FRAMES, STACKS_REQUEST, request_
 
 SECOND_NS = 1_000_000_000
 WAITING_NS = 3 * SECOND_NS
-"""Time in a call from which on a rank asks for stacks."""
+"""Time in a call after which a rank asks for stacks."""
 _QUIET_NS = SECOND_NS
 _SHORTEST_PAUSE_NS = 2 * SECOND_NS
 _SHARE_OF_WAIT = 0.7
@@ -141,7 +141,7 @@ class StuckStacks:
 def stuck_events(at: int, in_calls: Collection[int] = ()) -> list[HostEvent]:
     """Return an event with the stack of each thread of interest, the main thread first.
 
-    These are the main thread, those that run code of the user, and those in calls.
+    These are the main thread, threads that run the user's code, and threads in calls.
 
     Args:
         at: time of the events.

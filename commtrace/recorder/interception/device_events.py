@@ -124,7 +124,7 @@ def _capture_mode_exchange() -> Any:
 
 
 class DeviceEvents:
-    """Calls of one accelerator that were waited for and are not known to be complete."""
+    """Calls of an accelerator that were waited for and are not known to be complete."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

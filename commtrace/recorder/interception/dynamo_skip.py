@@ -29,7 +29,7 @@ _CALLING_THE_PROGRAM = {
 }
 _marked: set[str] = set()
 _seen: tuple[int, str] = 0, ""
-"""Number of modules that were loaded at the last call, and the newest one."""
+"""Number of modules loaded at the last call, and the newest module."""
 
 
 def skip_own_code() -> None:

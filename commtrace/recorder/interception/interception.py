@@ -1,11 +1,11 @@
 """Interception of every communication operator of the process, and every wait, while installed.
 
 For each operator of `signatures` a kernel is registered at the dispatch key `BackendSelect`, where
-these operators have no kernel of their own; those of symmetric memory, once the program has loaded
-what allocates it. The kernel reports to the receiver and passes the call on. Nothing is replaced,
-so nothing else in the program slows down, and removing the kernels restores the dispatcher. Calls
-from C++ (DistributedDataParallel), other threads, inference mode and compiled functions all pass
-it.
+these operators have no kernel of their own; for symmetric memory, this waits until the program has
+loaded the module that allocates it. The kernel reports to the receiver and passes the call on.
+Nothing is replaced, so nothing else in the program slows down, and removing the kernels restores
+the dispatcher. Calls from C++ (DistributedDataParallel), other threads, inference mode and compiled
+functions all pass it.
 
 The collectives of dtensor_core bypass the dispatcher if nothing else observes it: dtensor_core
 announces them and they go to the backend directly.
@@ -120,7 +120,7 @@ class Interception:
             self.of_operators[id(operator_named(name))] = kernel
 
     def _register_wait_tensor(self) -> None:
-        """Install the kernels that wait for results, now that there is one to wait for."""
+        """Install the kernels that wait for results, now that there is something to wait for."""
         pending = self._receiver.pending
         with self._lock:
             # Several threads may have a first result at once, or another one may be uninstalling.

@@ -63,7 +63,7 @@ def operator_named(name: str) -> Any:
 
 
 def keys_in(args: Iterable[Any]) -> Any:
-    """Return the key set of the tensors among an operator's arguments; None without one."""
+    """Return the key set of the tensors among an operator's arguments; None without any."""
     found = None
     for each in args:
         if type(each) is list:

@@ -1,4 +1,4 @@
-"""Dispatch mode that records operators: one span each, on distributed and on local tensors.
+"""Dispatch mode that records operators: a span each, on distributed and on local tensors.
 
 An operator on distributed tensors is a span of level `dtensor`; the operators that it runs on local
 tensors are spans of level `local` inside it. Communication operators are not spans but calls
@@ -175,7 +175,7 @@ class OperatorMode(TorchDispatchMode):
     ) -> tuple[str, ModuleCall | None, int, int]:
         """Return phase and module call as `locator` defines them, without walking the stack.
 
-        And the interval of the autograd nodes to which the same applies.
+        Also return the interval of the autograd nodes to which the same applies.
         """
         optimizer = state.optimizer
         if task < 0:
@@ -273,8 +273,8 @@ def _run_below(op: Any, types: Any, args: Any, kwargs: Any) -> Any:
 class _Runners(dict[tuple[type, ...], Any]):
     """Runners of the operators on tensors of some classes, whose local operators are seen.
 
-    That of the first class that is distributed: the class itself, if it calls `run_local`,
-    otherwise `_run_below`. None if none is.
+    The first distributed class decides: it is the class's own if that calls `run_local`, otherwise
+    `_run_below`. None if no class is distributed.
     """
 
     def __missing__(self, types: tuple[type, ...]) -> Any:

@@ -194,7 +194,7 @@ class PendingCalls:
             self._failures.append(error)
 
     def awaitable_calls(self) -> list[Call]:
-        """Return the calls whose handles the program may wait for, also of steps left out."""
+        """Return the calls whose handles the program may wait for, including steps left out."""
         return list(self._works.values())
 
     def drop_dead_works(self) -> None:
@@ -230,7 +230,7 @@ def _watch(call: Call, work: Any) -> None:
 
 
 def _key_of(result: torch.Tensor) -> int:
-    """Return the address of a result, or that of its storage, which a result of no elements has."""
+    """Return the address of a result, or of its storage, which even an empty result has."""
     return result.data_ptr() or result.untyped_storage()._cdata
 
 

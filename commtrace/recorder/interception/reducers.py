@@ -1,16 +1,15 @@
 """Blocked time of DDP buckets, for which DistributedDataParallel's reducer waits in C++, unseen.
 
 A reducer waits in a callback that the autograd engine runs at the end of a backward pass. The
-engine runs callbacks in the order of their registration. The first bucket of a pass registers one
-of ours, which runs before the reducer's and registers another, which runs after it:
+engine runs callbacks in the order of their registration. The first bucket of a pass registers our
+callback, which runs before the reducer's and registers another, which runs after it:
 
     engine    ... last node | ours: begin | the reducer's: bucket 0, 1, ... | ours: end
 
-A bucket blocks from the end of the previous one to its own completion. Buckets sent in a callback,
-as are all buckets of a static graph's first pass, are waited for there.
+A bucket blocks from the end of the previous bucket to its own completion. Buckets sent in a
+callback, as are all buckets of a static graph's first pass, are waited for there.
 
-Other C++ functions wait for everything they send before they return: those in
-`FUNCTIONS_THAT_WAIT`.
+The C++ functions in `FUNCTIONS_THAT_WAIT` wait for everything they send before they return.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Reducers:
 
 
 class _Pass:
-    """Buckets of one backward pass."""
+    """Buckets of a backward pass."""
 
     def __init__(self, task: int, blocked: Blocked) -> None:
         self.task = task
@@ -80,7 +79,7 @@ class _Pass:
         queue_callback(self.end)
 
     def end(self) -> None:
-        """Settle the buckets, all of which the reducer has waited for."""
+        """Settle the buckets, now that the reducer has waited for all of them."""
         settle(self.calls, self._blocked, self._begun)
         self.calls = []
 
@@ -107,7 +106,7 @@ def recording_waits(function: Callable[..., Any], blocked: Blocked) -> Callable[
 
 
 def settle(calls: Sequence[Call], blocked: Blocked, begun: int = _UNKNOWN) -> None:
-    """Record that the calls were waited for one after the other, not before `begun`."""
+    """Record that the calls were waited for in turn, not before `begun`."""
     ended, through = now(), begun
     for call in calls:
         begin = max(through, call.return_ns)

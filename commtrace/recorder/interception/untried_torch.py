@@ -1,8 +1,8 @@
 """Name the operators of an untried torch that may communicate and would go unrecorded.
 
-torch adds collectives with its releases. The tables of `signatures` were compared with those of
-`NEWEST_TRIED` and older; with a newer torch, the first recording of a process compares them with
-the operators that are registered there, and warns of the rest by name.
+torch adds collectives with its releases. The tables of `signatures` were compared with the
+operators of `NEWEST_TRIED` and older; with a newer torch, the first recording of a process compares
+them with the operators that are registered there, and warns of the rest by name.
 """
 
 from __future__ import annotations

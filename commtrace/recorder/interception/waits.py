@@ -36,7 +36,7 @@ def wait_tensor(
 
 
 def wait_tensors(wait: DispatcherKernel, pass_on: DispatcherKernel) -> DispatcherKernel:
-    """Return the kernel of `wait_tensors`, which waits for one tensor after the other by `wait`."""
+    """Return the kernel of `wait_tensors`, which waits for each tensor in turn by `wait`."""
 
     def kernel(keyset: Any, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         for tensor in tensors:

@@ -8,5 +8,5 @@
     layouts       the part of the global tensor that a rank holds, from the tensor itself
     sketches      the numbers that are kept of a part
 
-`events.observed_value` is one observed tensor, until it is a row of table `fingerprints`.
+`events.observed_value` is an observed tensor, until it is a row of table `fingerprints`.
 """

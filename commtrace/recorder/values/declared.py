@@ -19,7 +19,7 @@ class DeclaredLayouts:
     def declare(
         self, target: Any, mesh: Any, placements: Sequence[Any], gradient: Sequence[Any] | None
     ) -> None:
-        """Keep the layout of a target, and that of its gradient, by default its dual."""
+        """Keep the layout of a target, and of its gradient, by default its dual."""
         dual = dual_of(placements) if gradient is None else gradient
         of_gradient = (mesh, tuple(dual)) if dual is not None else None
         self._known[id(target)] = weakref.ref(target), (mesh, tuple(placements)), of_gradient

@@ -1,11 +1,11 @@
-"""Original parameters in the flat ones of FullyShardedDataParallel.
+"""Original parameters in the flat parameters of FullyShardedDataParallel.
 
-A flat parameter has the elements of a module's parameters one after the other. Each rank of the
-sharding group holds a chunk of it, and so of each parameter a range of its elements, which may be
-empty. Chunks are the rank's own views of the flat parameter (`use_orig_params`), or parts of it.
+A flat parameter has the elements of a module's parameters in succession. Each rank of the sharding
+group holds a chunk of it, and so a range of each parameter's elements, which may be empty. Chunks
+are the rank's own views of the flat parameter (`use_orig_params`), or parts of it.
 
-The backward pass computes the gradient of the whole flat parameter, of which the rank keeps its
-chunk when it is reduced.
+The backward pass computes the gradient of the whole flat parameter. When it is reduced, the rank
+keeps its chunk.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from commtrace.recorder.values.owners import Owner
 from commtrace.torch_internals.modules import modules_of
 
 Original = tuple[str, tuple[int, ...], int]
-"""Name and shape of an original parameter, and its first element in the flat one."""
+"""Name and shape of an original parameter, and its first element in the flat parameter."""
 SHARDED = "S(flat)"
-"""Placement of a tensor of which each rank holds a range of the elements, in row-major order."""
+"""Placement of a tensor if each rank holds a range of its elements, in row-major order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class FlatPart:
         shape: its shape.
         begin: the first element that this rank holds, in row-major order.
         size: number of the elements that this rank holds.
-        offset: place of the first one in the tensor that has them.
+        offset: place of the first element in the tensor that has them.
         mesh: axes and ranks that hold the parameter.
         placements: placement on each axis.
     """
@@ -54,7 +54,7 @@ class FlatPart:
     placements: str
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the elements of this part, from a tensor that is like what has the parameter."""
+        """Return the elements of this part in a tensor shaped like the parameter's holder."""
         return tensor.reshape(-1)[self.offset : self.offset + self.size]
 
 
@@ -89,7 +89,7 @@ class FlatParameters:
         return known[2]
 
     def gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """Return the gradient of a parameter; that of an empty part is empty."""
+        """Return the gradient of a parameter, empty for an empty part."""
         if parameter.grad is None and not parameter.numel() and self.of(parameter):
             return parameter.detach()
         return parameter.grad

@@ -1,8 +1,8 @@
-"""Flow of data: the observed tensors that another one was computed from.
+"""Flow of data: the observed tensors that another was computed from.
 
 At level "op", each operator passes on, by storage, the observed tensors that its arguments were
 computed from, also through tensors that are not observed, such as indices and the results of
-collectives. Of a storage that tensors share, such as a bucket of gradients, each part has sources
+collectives. Each part of a storage that tensors share, such as a bucket of gradients, has sources
 of its own. Otherwise the graph of autograd leads from the output of a module to earlier outputs.
 Tensors and nodes of the graph are known by number, so that nothing is kept alive.
 """
@@ -18,18 +18,18 @@ import torch
 _MOST_SOURCES = 8
 _MOST_KNOWN = 1 << 16
 _MOST_NODES = 1 << 12
-"""Nodes of autograd between an output and earlier ones."""
+"""Autograd nodes between an output and earlier outputs."""
 _MOST_PARTS = 256
-"""Parts of one storage, such as the gradients in a bucket, that have sources of their own."""
+"""Parts of a storage, such as the gradients in a bucket, that have sources of their own."""
 SourceNumbers = tuple[int, ...]
 StoragePart = tuple[float, float, SourceNumbers]
-"""The first byte of a part of a storage, the one behind it, and what it was computed from."""
+"""The first byte of a part of a storage, the byte behind it, and what it was computed from."""
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class TensorSources:
-    """Observed tensors of one rank, by number, and where their values go."""
+    """Observed tensors of a rank, by number, and where their values go."""
 
     def __init__(self) -> None:
         self._num_observed = 0
@@ -56,7 +56,7 @@ class TensorSources:
         return tuple([number - each for each in sources])
 
     def sources_of(self, tensors: Iterable[torch.Tensor]) -> SourceNumbers:
-        """Return the observed tensors behind some tensors, the latest ones if there are many."""
+        """Return the observed tensors behind some tensors, only the latest if there are many."""
         found: set[int] = set()
         for each in tensors:
             storage, _, local = _storage_of(each)
@@ -110,7 +110,7 @@ def _put(known: dict[K, V], key: K, value: V) -> None:
 
 
 def _number_of(node: Any) -> tuple[int, int]:
-    """Return what identifies a node: each thread numbers those of its forward pass."""
+    """Return what identifies a node: each thread numbers the nodes of its forward pass."""
     return get_ident(), node._sequence_nr()
 
 
@@ -125,7 +125,7 @@ def _storage_of(tensor: torch.Tensor) -> tuple[int, int, torch.Tensor]:
 
 
 def _bytes_of(tensor: torch.Tensor) -> tuple[float, float]:
-    """Return the first byte of a tensor's part of its storage, and the one behind it."""
+    """Return the first byte of a tensor's part of its storage, and the byte behind it."""
     size = tensor.element_size()
     begin = int(tensor.storage_offset()) * size
     if tensor.is_contiguous():

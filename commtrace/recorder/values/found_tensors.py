@@ -1,4 +1,4 @@
-"""Tensors in what modules and operators return, and the numbers of the latest ones."""
+"""Tensors in what modules and operators return, and the numbers of the latest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from commtrace.torch_internals.tensors import FakeTensor
 _NUM_LATEST = 16
 _MAX_DEPTH = 8
 _MAX_TENSORS = 1000
-"""Bounds on the tensors that are found in one output or state."""
+"""Bounds on the tensors that are found in an output or state."""
 
 
 def has_numbers(tensor: torch.Tensor) -> bool:
@@ -32,7 +32,7 @@ def has_numbers(tensor: torch.Tensor) -> bool:
 
 
 def completed(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what a tensor stands for that torch's collectives return before they have ended."""
+    """Return the completed tensor behind a result that a collective of torch returns early."""
     wait = None if type(tensor) is torch.Tensor else getattr(tensor, "trigger_wait", None)
     return tensor if wait is None else wait()
 
@@ -53,7 +53,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has memory.
 
     Not if its storage was freed, as FSDP does, nor if it stands for other tensors: wrappers, and
-    those in functions that `torch.func` transforms and in batched gradients.
+    tensors in functions that `torch.func` transforms and in batched gradients.
     """
     try:
         return tensor.untyped_storage().data_ptr() != 0 or not tensor.numel()
@@ -98,7 +98,7 @@ class LatestFacts:
 
     A version alone does not show whether a tensor has changed. Collectives write to tensors without
     counting that, and so do in-place operators on lists below a dispatch mode, and those that write
-    to `.data`, or to the local tensor of a distributed one. Hence numbers hold until anything runs,
+    to `.data`, or to a distributed tensor's local tensor. Hence numbers hold until anything runs,
     and are of use only while operators are counted.
     """
 

@@ -6,7 +6,7 @@ import sys
 
 
 def fsdp_classes(*names: str) -> tuple[type, ...]:
-    """Return the classes of these names; none if no model can be of them, as FSDP is not loaded."""
+    """Return the classes of these names; none if FSDP is not loaded, so no model can use them."""
     package = sys.modules.get("torch.distributed.fsdp")
     found = (getattr(package, name, None) for name in names)
     return tuple(each for each in found if each is not None)

@@ -6,7 +6,7 @@
     gradients are clipped by their norm      unclipped gradient and clipping, the norms in use
 
 FSDP2 computes with unsharded parameters of its own, which exist from a module's first call on, and
-FullyShardedDataParallel with flat ones, whose gradients have those of the originals.
+FullyShardedDataParallel with flat parameters, whose gradients contain the originals'.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Clipped = Callable[[list[torch.Tensor]], None]
 
 
 class GradientHooks:
-    """Hooks of one recording, which `remove` takes away.
+    """Hooks of a recording, which `remove` takes away.
 
     Args:
         names_in: returns a function that names the parameters of an outermost module.
@@ -193,7 +193,7 @@ class GradientHooks:
 
 
 def _put_first(parameter: torch.Tensor, handle: Any) -> None:
-    """Let a hook see the gradient before the program's own ones, which may reduce it."""
+    """Let a hook see the gradient before the program's own hooks, which may reduce it."""
     hooks: Any = getattr(parameter, "_backward_hooks", None)
     if hooks is not None and handle.id in hooks:
         # torch reads the order of insertion, which `move_to_end` leaves as it is.

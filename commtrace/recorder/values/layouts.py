@@ -71,7 +71,7 @@ class Layouts:
     def of_declared(self, part: torch.Tensor, mesh: Any, placements: Sequence[Any]) -> TensorLayout:
         """Return the layout of a plain tensor whose mesh and placements the program declares.
 
-        Sharded dimensions are divided evenly, so that the ranks' parts have one shape.
+        Sharded dimensions are divided evenly, so that the ranks' parts have the same shape.
         """
         shape = list(part.shape)
         for placement, size in zip(placements, mesh.shape, strict=True):
@@ -149,7 +149,7 @@ def _of_distributed(
 def _weights(
     shape: tuple[int, ...], index: list[Index], local: torch.Tensor
 ) -> Weights | RangeWeights:
-    """Return the random numbers of a part; a complex element counts as two, its real ones."""
+    """Return the random numbers of a part; a complex element counts as two real elements."""
     if local.is_complex():
         return Weights((*shape, 2), [*index, slice(None)], local.device)
     if is_long(shape):
@@ -184,7 +184,7 @@ def indices(
 
 
 def _chunks(index: torch.Tensor, num: int) -> list[torch.Tensor]:
-    """Return chunks of ceil(length / num) elements, of which the last ones may be empty."""
+    """Return chunks of ceil(length / num) elements; the last chunks may be empty."""
     size = max(1, -(-len(index) // num))
     return [index[size * place : size * (place + 1)] for place in range(num)]
 

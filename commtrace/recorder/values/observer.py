@@ -12,8 +12,8 @@
     the program names a tensor      named
 
 Nothing is communicated, and no number of the program changes: tensors are only read. Tensors
-without data, those of compilers and integers are not observed. The file exceeds the usual length,
-because `ValueObserver` is one class.
+without data, tensors of compilers and integers are not observed. The file exceeds the usual length,
+because `ValueObserver` is a single class.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class ValueObserver:
         self._gradient_hooks.remove()
 
     def forget(self) -> None:
-        """Drop what is known of modules, parameters and layouts."""
+        """Forget all modules, parameters and layouts."""
         self._layouts = Layouts()
         self._flows.clear()
         self._owners = self._no_owners()
@@ -372,7 +372,7 @@ class ValueObserver:
         *,
         suffix: str = "",
     ) -> None:
-        """Observe a parameter, its gradient or a state; of a flat one, those of the originals."""
+        """Observe a parameter, its gradient or a state; for a flat parameter, each original's."""
         if tensor is None:
             return
         declared, parts = self._declared.of(parameter), self._flat.of(parameter)

@@ -29,11 +29,11 @@ class Owner:
 
 
 UNKNOWN_OWNER = Owner("")
-"""Owner of a parameter of no model that was called."""
+"""Owner of a parameter that belongs to no model that was called."""
 
 
 def unknown_owner(name: str) -> Owner:
-    """Return an owner of a parameter of no model that was called, under a name of its own."""
+    """Return an owner of a parameter that belongs to no called model, under a name of its own."""
     owner = Owner("")
     owner.name = name
     return owner
@@ -51,7 +51,7 @@ class Owners:
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], Owner]] = {}
 
     def of(self, parameter: torch.Tensor) -> Owner | None:
-        """Return the owner of a parameter; None if it is of no model that was called."""
+        """Return the owner of a parameter; None if it belongs to no model that was called."""
         known = self._known.get(id(parameter))
         if known is None or known[0]() is not parameter:
             self._learn()
@@ -67,7 +67,7 @@ class Owners:
                 yield parameter, owner
 
     def of_optimizer(self, optimizer: Any) -> Iterator[tuple[torch.Tensor, Owner]]:
-        """Yield the parameters of an optimizer with their owners; unknown ones have a number."""
+        """Yield the parameters of an optimizer with their owners, named by number if unknown."""
         for number, group in enumerate(optimizer.param_groups):
             for place, parameter in enumerate(group["params"]):
                 yield parameter, self.of(parameter) or unknown_owner(f"group{number}.{place}")

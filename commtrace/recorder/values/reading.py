@@ -18,8 +18,8 @@ from commtrace.torch_internals.dispatcher import (
 class Reading:
     """Context without gradients, and without the modes, default device and transforms in force.
 
-    It does what `torch.no_grad` and `no_dispatch_modes` do, which take longer than the numbers of a
-    small tensor, and is entered for each one.
+    It does what `torch.no_grad` and `no_dispatch_modes` do, which take longer than to compute the
+    numbers of a small tensor, and is entered for each tensor.
     """
 
     __slots__ = ("_had_gradients", "_modes", "_no_functions", "_no_transforms")

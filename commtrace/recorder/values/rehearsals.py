@@ -29,7 +29,7 @@ class Rehearsals:
         self._stop_waiting = when_loaded(STAGES, self._replace)
 
     def uninstall(self) -> None:
-        """Restore what was replaced."""
+        """Restore the replaced functions."""
         self._stop_waiting()
         self._replaced.restore()
 

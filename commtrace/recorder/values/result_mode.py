@@ -33,7 +33,7 @@ _UNINITIALIZED = frozenset(
 _NEW = frozenset(
     {"zero_", "fill_", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"}
 )
-"""Operators whose results have nothing of the numbers of their arguments."""
+"""Operators whose results do not depend on the numbers of their arguments."""
 _UNUSED = {"nll_loss_backward": 1, "nll_loss2d_backward": 1}
 """Places of arguments whose shape alone an operator reads."""
 _HIDDEN_VIEW = "aten::_unsafe_view"

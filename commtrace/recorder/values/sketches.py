@@ -2,15 +2,15 @@
 
     sketch(x) = sum over i of r(i) x(i)        r(i, j, k) = r2(i) r1(j) r0(k)
 
-A sketch is linear. Hence the sketches of the parts of a sharded tensor add up to that of the global
-tensor, and those of partial sums to that of the sum, whatever the layout. `r` is a product of one
+A sketch is linear. Hence the sketches of a sharded tensor's parts add up to the global tensor's
+sketch, and sketches of partial sums to the sum's, whatever the layout. `r` is a product of one
 random vector per dimension, so a sketch is a matrix product, and each element is read once. The
-vectors depend on the length of the dimension and its place from the last one, and on nothing else.
+vectors depend only on the length of the dimension and its place, counted from the last.
 
-Two tensors of one shape that differ have equal sketches with probability zero, and nearly equal
-ones rarely: the elements of a vector have random signs, magnitudes between 0.5 and 1.5 times a
+Different tensors of the same shape have equal sketches with probability zero, and rarely nearly
+equal sketches: the elements of a vector have random signs, magnitudes between 0.5 and 1.5 times a
 constant, and a mean square of 1. So a difference in a single element changes a sketch by at least
-3 ^ -(number of dimensions) of it. A dimension of length 1 has no influence, and one that is `LONG`
+3 ^ -(number of dimensions) of it. A dimension of length 1 has no influence, and a `LONG` dimension
 counts as two.
 
 Elements are converted to float64 first, exactly, so parts that are equal bit for bit have equal
@@ -30,14 +30,14 @@ from commtrace.recorder.events.observed_value import NUM_FACTS
 from commtrace.schema import NUM_SKETCHES
 
 Index = slice | torch.Tensor
-"""Global indices of the local elements along one dimension."""
+"""Global indices of the local elements along a dimension."""
 
 _WIDTH = NUM_SKETCHES + 1
 _CHUNK = 1 << 16
 """Elements that are converted to float64 at once; they stay in a cache of the processor."""
 _LEAST_ROWS = 16
 LONG, _ROW = 1 << 18, 1 << 10
-"""Length of a tensor's only dimension beyond which it is taken for rows of this many elements."""
+"""Length of a tensor's only dimension beyond which it is treated as rows of this many elements."""
 _SMALL = 1 << 12
 """Elements of a part up to which calls take longer than its numbers; BLAS starts no threads."""
 MAX_VECTOR_BYTES = 1 << 26
@@ -58,7 +58,7 @@ class _KeptVectors:
         self._lock = threading.Lock()
 
     def of(self, length: int, place: int) -> torch.Tensor:
-        """Return vectors; the oldest ones beyond the bound are dropped."""
+        """Return vectors; the oldest beyond the bound are dropped."""
         vectors = self._known.get((length, place))
         if vectors is None:
             vectors = _random_vectors(length, place)
@@ -79,11 +79,11 @@ kept_vectors = _KeptVectors()
 
 
 def random_vectors(length: int, place: int) -> torch.Tensor:
-    """Return the random vectors of a dimension, and one of ones for the total.
+    """Return the random vectors of a dimension, and a vector of ones for the total.
 
     Args:
         length: length of the dimension.
-        place: its place, counted from the last one.
+        place: its place, counted from the last.
 
     Returns:
         float64, [length, NUM_SKETCHES + 1]; the mean square of each column is 1.
@@ -117,7 +117,7 @@ def _mixed(bits: np.ndarray) -> np.ndarray:
 class Weights:
     """Random numbers of the elements of a part, as two factors: of its rows and of its columns.
 
-    The last dimensions of the part are the columns of a matrix, the others its rows. Of a small
+    The last dimensions of the part are the columns of a matrix, the others its rows. For a small
     part, their products are kept, too.
 
     Args:
@@ -174,7 +174,7 @@ class Weights:
 
 
 def is_long(shape: Sequence[int]) -> bool:
-    """Return whether a tensor of one dimension is taken for a matrix."""
+    """Return whether a 1-D tensor is treated as a matrix."""
     return len(shape) == 1 and shape[0] > LONG
 
 
@@ -208,7 +208,7 @@ def _split(lengths: Sequence[int]) -> int:
 
 
 def _product(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the vectors of several dimensions as those of one."""
+    """Merge the vectors of several dimensions into the vectors of a single dimension."""
     if not vectors:
         return torch.ones(1, _WIDTH, dtype=torch.float64)
     product, *others = vectors
@@ -220,8 +220,8 @@ def _product(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
 class RangeWeights:
     """Random numbers of a range of a tensor's elements, in row-major order.
 
-    A long tensor of one dimension is taken for a matrix, of which the last row may be incomplete.
-    Its random numbers take less memory than its elements.
+    A long 1-D tensor is treated as a matrix whose last row may be incomplete. Its random numbers
+    take less memory than its elements.
 
     Args:
         shape: shape of the global tensor.
@@ -247,7 +247,7 @@ def facts_of(part: torch.Tensor, weights: Weights | RangeWeights) -> torch.Tenso
 
     Args:
         part: the local elements.
-        weights: of the part; of a range, the part is its elements, [number].
+        weights: weights of the part; for a range, the part is its elements, [number].
 
     Returns:
         float64, [NUM_FACTS].
@@ -274,7 +274,7 @@ def facts_of(part: torch.Tensor, weights: Weights | RangeWeights) -> torch.Tenso
 
 
 def _summed(facts: torch.Tensor) -> torch.Tensor:
-    """Return the numbers of a part from those of its pieces, [number, NUM_FACTS]."""
+    """Combine the numbers of a part's pieces, [number, NUM_FACTS]."""
     found = facts.sum(0)
     found[_WIDTH] = torch.linalg.vector_norm(facts[:, _WIDTH])
     found[_WIDTH + 1] = facts[:, _WIDTH + 1].max()
@@ -286,7 +286,7 @@ _Facts = tuple[list[float], float, float]
 
 
 def _of_small(part: torch.Tensor, of_elements: np.ndarray) -> _Facts:
-    """Return the numbers of a part of few elements, by few calls."""
+    """Return the numbers of a small part, with few calls."""
     numbers = part.to(torch.float64).reshape(-1).numpy(force=True)
     most, least = np.maximum.reduce(numbers), np.minimum.reduce(numbers)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -362,7 +362,7 @@ class _Sizes:
 
 
 def _facts_of_finite(part: torch.Tensor, weights: Weights) -> torch.Tensor:
-    """Return the numbers of a part that has elements which are not finite, or very large ones."""
+    """Return the numbers of a part that has elements that are not finite, or very large."""
     exact = part.to(torch.float64)
     is_nan, is_inf = exact.isnan(), exact.isinf()
     finite = torch.nan_to_num(exact, nan=0.0, posinf=0.0, neginf=0.0)

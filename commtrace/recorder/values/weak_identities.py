@@ -1,4 +1,4 @@
-"""Set of objects by identity, of which each leaves when it is gone."""
+"""Set of objects by identity; each leaves when it is gone."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
     open_dataset(Path("RUN.comm")).trace(ranks=[3], columns={"comm": ["kind", "issue_ns"]})
 
     RUN.comm/dataset/manifest.json             the parts it was made of, facts of the run, rows
-    RUN.comm/dataset/comm/rank-00003.parquet   rows of one rank in order of their ids, likewise
+    RUN.comm/dataset/comm/rank-00003.parquet   rows of a rank in order of their ids, likewise
                                                ops/ and kernels/
     RUN.comm/dataset/steps.parquet             and groups, ranks and sources
 

@@ -1,10 +1,10 @@
-"""Conversion of one rank's recording into the files of a dataset: the work of one process.
+"""Conversion of a rank's recording into the files of a dataset: the work of a single process.
 
-    outlines = outlines_in(path)        first pass, of one part of the run
-    rows = convert(job)                 second pass, of one recording
+    outlines = outlines_in(path)        first pass, of a part of the run
+    rows = convert(job)                 second pass, of a recording
 
 A recording is read, converted by its plan (see `join_plan`), validated like a trace, and written as
-one file for each table. If these files are there already, made of the same part by the same plan,
+a file for each table. If these files are there already, made of the same part by the same plan,
 they are left as they are.
 """
 
@@ -79,7 +79,7 @@ def _spool_of(outline: Outline, columns: ColumnNames | None = None) -> Spool:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Conversion of one recording.
+    """Conversion of a recording.
 
     Attributes:
         outline: the recording.
@@ -127,7 +127,7 @@ class Converted:
 
 
 def convert(jobs: Sequence[Job]) -> list[Converted]:
-    """Convert the recordings of one part, which is read once.
+    """Convert the recordings of a part, which is read once.
 
     Raises:
         TraceError: the part has changed since, and cannot be read.
@@ -144,7 +144,7 @@ def convert(jobs: Sequence[Job]) -> list[Converted]:
 
 
 def found_files(job: Job) -> Converted | None:
-    """Return what a job has to do if it has been done before."""
+    """Return the result of a job that has been done before; None if it has not."""
     rows, last_ns = {}, -1
     for table in EVENT_TABLES:
         try:

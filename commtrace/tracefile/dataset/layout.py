@@ -6,10 +6,10 @@
      "files": {"comm/rank-00000.parquet": "5d41402abc4b2a76", ...},        digests of the footers
      "digest": "7d793037a0760186"}                                         of all of the above
 
-The manifest is written last, so that a folder without one is a preparation that was interrupted.
-The parts are those of the folder of the run, by names relative to it. A footer states the origin of
-a file and the place and size of every column, and pages have checksums; so a file of other contents
-is noticed, be it intact and one of another rank or run.
+The manifest is written last, so that a folder without it is a preparation that was interrupted.
+The parts are the files in the folder of the run, by names relative to it. A footer states the
+origin of a file and the place and size of every column, and pages have checksums; so a file with
+other contents is noticed, even an intact file of another rank or run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FORMAT = "commtrace-dataset"
 VERSION = 2
 
 SHARED_TABLES = tuple([name for name in TABLES if name not in RANK_TABLES])
-"""Tables whose rows belong to no rank, or are one for each rank."""
+"""Tables whose rows belong to no rank, or that have one row per rank."""
 
 Part = tuple[str, int, int]
 """Name of a part relative to the folder of the run, its size, and its time of change in ns."""
@@ -53,7 +53,7 @@ def dataset_folder(folder: Path) -> Path:
 
 
 def table_path(folder: Path, table: str, rank: int | None = None) -> Path:
-    """Return the file of a table, or of one rank's rows, in the folder of a dataset."""
+    """Return the file of a table, or of a rank's rows, in the folder of a dataset."""
     if rank is None:
         return folder / f"{table}.parquet"
     return folder / table / f"rank-{rank:05d}.parquet"
@@ -65,7 +65,7 @@ def digest_of(data: bytes) -> str:
 
 
 def parts_of(folder: Path, files: Sequence[Path]) -> tuple[Part, ...]:
-    """Return the identity of parts in the folder of a run; of what is gone, nothing."""
+    """Return the identity of parts in the folder of a run, except parts that are gone."""
     found = []
     for path in sorted(files):
         try:
@@ -120,7 +120,7 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
 
 
 def digest_of_document(document: Mapping[str, Any]) -> str:
-    """Return the digest of a manifest, without the one that it states."""
+    """Return the digest of a manifest, without the digest that it states."""
     others = {name: value for name, value in document.items() if name != "digest"}
     return digest_of(json.dumps(others).encode("ascii"))
 
@@ -162,7 +162,7 @@ def read_manifest(folder: Path, summary: str) -> Manifest:
 
 
 def _require_consistent(manifest: Manifest, path: Path) -> None:
-    """Refuse a manifest by which a rank would seem to have made no calls."""
+    """Refuse a manifest that would make a rank seem to have made no calls."""
     ranks = manifest.rows["comm"].keys()
     for table, of_rank in manifest.rows.items():
         for rank in sorted(of_rank.keys() ^ ranks):

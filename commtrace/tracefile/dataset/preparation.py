@@ -2,7 +2,7 @@
 
     first pass     outlines of all parts: facts, groups, steps       in parallel
     plan           clocks, names of groups, source of steps          needs all ranks
-    second pass    one file for each rank and table                  in parallel
+    second pass    a file for each rank and table                    in parallel
     manifest       last, since it makes the rest a dataset
 
 A process holds one rank at a time. A preparation that was interrupted continues with the files that
@@ -63,7 +63,7 @@ from commtrace.tracefile.trace import Columns, StringColumn, StringTable, table_
 from commtrace.workers import Workers
 
 OnProgress = Callable[[int, int], None]
-"""Receives the number of recordings that are done, and that of all."""
+"""Receives the number of recordings that are done, and the total."""
 
 # Smaller runs take less time than starting processes.
 _BYTES_OF_ONE_WORKER = 4 << 20
@@ -79,13 +79,13 @@ def prepare_dataset(
 
     Args:
         folder: the folder of the run, RUN.comm, or any folder of spools.
-        workers: number of processes; by default one for each core, or none for a small run.
+        workers: number of processes; by default one per core, or none for a small run.
         progress: receives how many recordings are done, and how many there are.
 
     Raises:
         EmptyTraceError: there are no parts.
         TraceError: a part cannot be read, or two of them contradict each other.
-        OutputError: the dataset cannot be written; what is written so far is used next time.
+        OutputError: the dataset cannot be written; the files written so far are used next time.
         UsageError: pyarrow is not installed.
     """
     folder = folder.absolute()
@@ -174,7 +174,7 @@ def _outlines(files: Sequence[Path], pool: Workers) -> list[Outline]:
 def _jobs(
     outlines: Sequence[Outline], plan: JoinPlan, part_of: Mapping[Path, Part], target: Path
 ) -> list[list[Job]]:
-    """Return the jobs; those on one run file are together, so that it is read once."""
+    """Return the jobs; those on the same run file are together, so that it is read once."""
     jobs: dict[Path, list[Job]] = {}
     for outline, of_rank in zip(outlines, plan.ranks, strict=True):
         files = files_of(outline)
@@ -201,7 +201,7 @@ def _converted(
 def _small_tables(
     outlines: Sequence[Outline], plan: JoinPlan, found: Mapping[int, Converted]
 ) -> dict[str, Columns]:
-    """Return the tables that are one file each."""
+    """Return the tables that have a single file each."""
     strings = StringTable([""])
     of_ranks: dict[str, dict[str, Any]] = {
         name: dict(table_of(name, (), strings)) for name in SMALL_RANK_TABLES
@@ -226,7 +226,7 @@ def _small_tables(
 
 
 def _array(values: Any) -> Any:
-    """Return the numbers of a column: those of its strings, if it has any."""
+    """Return the numbers of a column, or the indices of its strings."""
     return values.codes if isinstance(values, StringColumn) else values
 
 
@@ -253,7 +253,7 @@ def _remove_changed(target: Path) -> None:
 
 
 def _remove_others(target: Path, ranks: Sequence[int]) -> None:
-    """Remove files that are not of this dataset: those of former ranks or of killed processes."""
+    """Remove files that are not of this dataset, left by former ranks or killed processes."""
     kept = {target / MANIFEST, *(table_path(target, name) for name in TABLES)}
     kept |= {table_path(target, name, rank) for name in EVENT_TABLES for rank in ranks}
     for folder in (target, *(target / name for name in EVENT_TABLES)):

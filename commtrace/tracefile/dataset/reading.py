@@ -6,7 +6,7 @@
 
 The result is validated like any trace. Nothing that is read is trusted: the rows of a file are
 compared with the manifest before memory is allocated. The file exceeds the usual length, because
-`Dataset`, which returns a trace, and `StoredRows`, of which any column is read, share functions.
+`Dataset`, which returns a trace, and `StoredRows`, which reads any column, share functions.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _PREPARE = "`commtrace merge {folder}` prepares it again"
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Dataset of a run, of which nothing but the manifest has been read.
+    """Dataset of a run; nothing but the manifest has been read.
 
     Attributes:
         folder: the folder of the run.
@@ -89,7 +89,7 @@ class Dataset:
         return sum(path.stat().st_size for path in files if path.is_file())
 
     def num_rows(self, table: str, rank: int | None = None) -> int:
-        """Return the number of rows of a table, or those of one rank."""
+        """Return the number of rows of a table, or of a rank in it."""
         if table not in RANK_TABLES:
             return self.manifest.totals[table]
         of_rank = self.manifest.rows.get(table, {})
@@ -106,7 +106,7 @@ class Dataset:
         ranks: Sequence[int],
         keep: Callable[[int, RowGroup], bool] | None = None,
     ) -> StoredRows:
-        """Return the rows of some ranks in a table of events, of which nothing is read yet.
+        """Return the rows of some ranks in a table of events; nothing is read yet.
 
         Args:
             table: name of the table.
@@ -123,9 +123,9 @@ class Dataset:
 
         Args:
             ranks: the only ranks whose rows are read; by default all.
-            columns: of the tables of events, the only columns that are read;
-                a table that is not named has no rows, and other columns of a table that is are
-                unknown. The other tables are complete. By default all columns.
+            columns: the only columns that are read, by table of events; a table that is not named
+                has no rows, and other columns of a named table are unknown. The other tables are
+                complete. By default all columns.
 
         Raises:
             UsageError: there is no such rank.
@@ -219,7 +219,7 @@ class Dataset:
 
 
 class StoredRows:
-    """Rows of some ranks in a table of events, one after the other, of which any column is read.
+    """Rows of some ranks in a table of events, in sequence, from which any column is read.
 
     Args:
         dataset: the dataset.
@@ -305,7 +305,7 @@ def _read(
 
 
 def _joined(column: Column, parts: Sequence[ColumnValues], strings: StringTable) -> ColumnValues:
-    """Return the values of a column of several files, one after the other."""
+    """Return the values of a column of several files, concatenated."""
     joined: Any = column_of(column, (), strings)
     values: array[Any] = joined.codes if isinstance(joined, StringColumn) else joined
     for part in parts:
@@ -337,7 +337,7 @@ def open_dataset(folder: Path) -> Dataset:
     Raises:
         NotATraceError: there is none.
         NewerTraceError: a later commtrace has prepared it.
-        TraceError: it was made of other parts than those of the folder, or is damaged.
+        TraceError: it was made of parts other than the folder's, or is damaged.
         UsageError: pyarrow is not installed.
     """
     target = dataset_folder(folder)
@@ -393,7 +393,7 @@ def _present(folder: Path) -> tuple[Part, ...]:
 def _change(made_of: Collection[Part], present: Collection[Part]) -> str:
     """Return the first difference between the parts of a dataset and those that are there.
 
-    Of a folder from which all parts have been removed, the dataset is the rest.
+    If all parts have been removed from the folder, the dataset is the rest, and nothing differs.
     """
     if not present:
         return ""

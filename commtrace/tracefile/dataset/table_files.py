@@ -39,7 +39,7 @@ class RowGroup:
         first: number of its first row in the file.
         num_rows: number of rows.
         least: least time at which a row begins, in Unix ns; None if unknown.
-        most: largest time at which one ends; None if the end of any is unknown.
+        most: largest time at which a row ends; None if the end of any is unknown.
     """
 
     number: int
@@ -143,7 +143,7 @@ class TableFile:
         return DamageError(" ".join(found.split())[:200], str(self.path))
 
     def _unknown_columns(self, metadata: Mapping[bytes, bytes]) -> set[str]:
-        """Return the columns of which no value is known, as far as the file states them."""
+        """Return the columns without a known value, as far as the file states them."""
         try:
             names = json.loads(metadata.get(UNKNOWN.encode(), b"[]"))
         except ValueError:
@@ -194,7 +194,7 @@ class TableFile:
         allowance: Allowance,
         groups: Sequence[int] | None = None,
     ) -> None:
-        """Read one column into an array of as many rows; errors are those of `read`.
+        """Read a column into an array of as many rows; errors are as in `read`.
 
         Args:
             column: the column.

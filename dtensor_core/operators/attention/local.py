@@ -43,7 +43,7 @@ def part_of(number: int, causal: bool, forward: bool) -> LocalMaker:
     """Attend with shards of the queries (argument `number`) or of the keys (the next argument).
 
     Causality then becomes a mask. Partial results over shards of the keys are summed, weighted by
-    each shard's fraction of the sum of exponentials. For this, ranks share its logarithm: one
+    each shard's fraction of the sum of exponentials. For this, ranks share its logarithm, a
     number per query.
     """
 

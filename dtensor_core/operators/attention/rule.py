@@ -2,7 +2,7 @@
 
 q [b, h, l, d], k [b, g, s, d], v [b, g, s, e] -> out [b, h, l, e], logsumexp [b, h, l], where g
 divides h: r heads of the query share one head of key and value, and heads are (g r). The name of a
-kernel's argument identifies its dimensions, so that one rule serves the kernels of all devices.
+kernel's argument identifies its dimensions, so that the same rule serves all devices' kernels.
 Other results (seeds, debug masks) are read by the operator's own backward only.
 """
 

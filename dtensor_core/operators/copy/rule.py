@@ -55,7 +55,7 @@ def _fill(call: Call) -> ShardingRule:
 
 
 def _masked_fill(call: Call) -> ShardingRule:
-    """x, mask, value: a partial value is filled on one rank; the others hold zeros there."""
+    """x, mask, value: a partial value is filled on a single rank; the others hold zeros there."""
     sums = [p for p in call.specs[0].placements if p.is_partial("sum")]
     scalar = len(call.specs) == 2
     return replace(

@@ -52,7 +52,7 @@ def _distances(*roles: str) -> Row:
 
 
 def _of_contiguous(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Copy parts that are not contiguous, which pdist's kernels refuse, as those of a shard are."""
+    """Copy parts that are not contiguous, as a shard's may be; pdist's kernels refuse them."""
     run = zeros_if_empty(op, inputs, outputs)
 
     def local(*args: Any) -> Any:

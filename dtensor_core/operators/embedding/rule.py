@@ -1,4 +1,4 @@
-"""Embedding look-ups: a table sharded by vocabulary gives partial sums, one rank has each row.
+"""Embedding look-ups: a table sharded by vocabulary gives partial sums, with each row on one rank.
 
 A rank looks up the rows that it holds and returns zeros for the others; the gradient of a table
 sharded by vocabulary is summed over the rows that the rank holds.

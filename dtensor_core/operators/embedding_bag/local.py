@@ -1,6 +1,6 @@
 """Embedding bags on shards of the indices or of the table's rows.
 
-The operands are those of the family's rules.
+The operands are as in the family's rules.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def add_up_rows(share: Share) -> Local:
 
 
 def add_up_gradients(share: Share) -> Local:
-    """Make the gradient of the table from those of its bags."""
+    """Make the gradient of the table from its bags' gradients."""
 
     def add_up(*args: Any, **kwargs: Any) -> torch.Tensor:
         given = by_name(share.op, args, kwargs)

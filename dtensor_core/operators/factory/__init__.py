@@ -1,1 +1,1 @@
-"""Tensors made like another one."""
+"""Tensors made like another tensor."""

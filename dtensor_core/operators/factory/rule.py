@@ -1,7 +1,7 @@
 """Operators that take only shape and dtype from their argument.
 
-Their results have one value everywhere: they are replicated where the argument is a Partial, and
-sharded where it is sharded. The argument's values are not read, so nothing is communicated for it.
+Their results have the same value everywhere: they are replicated where the argument is a Partial,
+and sharded where it is sharded. The argument's values are not read, so nothing is communicated.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Reads and writes by an index along one dimension."""
+"""Reads and writes by an index along a dimension."""

@@ -1,9 +1,9 @@
-"""Reads and writes by an index along one dimension: gather, scatter, index_select, index_add.
+"""Reads and writes by an index along a dimension: gather, scatter, index_select, index_add.
 
 Along a sharded indexed dimension every rank holds some of the positions. A read returns zeros for
-positions of other ranks, so that results are partial sums; a write goes to a tensor that is longer
-by one row, where positions of other ranks land and are dropped. With a sharded index,
-results of reads are sharded, and accumulated results are partial sums. None of this communicates.
+positions of other ranks, so that results are partial sums; a write goes to a tensor with an extra
+row, where positions of other ranks land and are dropped. With a sharded index, results of reads are
+sharded, and accumulated results are partial sums. None of this communicates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _dim(call: Call) -> int:
 
 
 def _with(operand: Operand, dim: int, *names: str) -> Operand:
-    """Replace one dimension of an operand by a factor, or by none."""
+    """Replace a dimension of an operand by a factor, or by none."""
     return tuple(tuple(names) if each == dim else found for each, found in enumerate(operand))
 
 
@@ -67,7 +67,7 @@ def _aligned(call: Call, *, index: int) -> tuple[Operand, Operand, dict[str, int
 
 
 def _gather(call: Call) -> ShardingRule:
-    """x, dim, index -> one element of x per element of the index."""
+    """x, dim, index -> an element of x per element of the index."""
     spec, at = call.specs[0], call.specs[1]
     if not spec.ndim or spec.ndim != at.ndim:
         return replicated_rule(call)

@@ -1,9 +1,9 @@
 """Reads and writes at positions that tensors hold: `x[i, j]`, index_put, take, put.
 
 Along a sharded indexed dimension every rank holds some of the positions. A read returns zeros for
-positions of other ranks, so that results are partial sums; a write goes to a tensor that is longer
-by one row, where positions of other ranks land and are dropped. With sharded indices,
-results of reads are sharded, and accumulated results are partial sums. None of this communicates.
+positions of other ranks, so that results are partial sums; a write goes to a tensor with an extra
+row, where positions of other ranks land and are dropped. With sharded indices, results of reads are
+sharded, and accumulated results are partial sums. None of this communicates.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _is_mask(indices: Sequence[Any]) -> bool:
 
 
 def _advanced(call: Call) -> tuple[Operand, Operand, list[Operand], dict[str, int], list[int]]:
-    """Return operands of x and x[indices], those of the indices, sizes, and the indexed dims.
+    """Return operands of x, of x[indices] and of the indices; sizes; and the indexed dims.
 
     The broadcast dims of the indices come first in the result, or at the place of the indexed dims
     if those are adjacent.

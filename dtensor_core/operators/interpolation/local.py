@@ -1,6 +1,6 @@
 """Interpolation along sharded dims: the source rows of each row of the result, and their weights.
 
-Along one dim, an operator computes weighted sums of a few rows. The weights are measured with the
+Along a dim, an operator computes weighted sums of a few rows. The weights are measured with the
 operator itself: rows are coloured so that no two nearby rows have the same colour, and the result
 for a colour is the weight of its row.
 """
@@ -156,7 +156,7 @@ def resampled(
     rows: Rows,
     shards: Mapping[int, AxisSharding],
 ) -> Local:
-    """Make the operator of these dims, or its gradient, applied one dim after the other."""
+    """Make the operator of these dims, or its gradient, applied dim by dim."""
     found = {dim: taps_of(dim) for dim in dims}
     sizes = {dim: each.size if backward else len(each.first) for dim, each in found.items()}
     every = dict.fromkeys(dims, AxisSharding(1, 0)) | dict(shards)

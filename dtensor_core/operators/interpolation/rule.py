@@ -22,7 +22,7 @@ from dtensor_core.placement import Shard
 
 
 def _taps(call: Call, own: int, reach: int, *, backward: bool, dim: int) -> Taps:
-    """Return the taps of the operator along one dim."""
+    """Return the taps of the operator along a dim."""
     given, made = call.specs[0], call.outputs[0].shape
     source, result = (made, given.shape) if backward else (given.shape, made)
     name = call.op._schema.name.removeprefix("aten::").removesuffix("_backward")

@@ -49,7 +49,7 @@ def mean_by_global_count(count: int) -> LocalMaker:
 
 
 def gradient_of_mean(count: int) -> LocalMaker:
-    """Compute the gradient of a mean as that of a sum, divided by the global count, if sharded.
+    """Compute a mean's gradient as a sum's, divided by the global count, if sharded.
 
     The gradient of a sum in half precision may overflow, so it is float32.
     """

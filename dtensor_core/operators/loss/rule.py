@@ -1,7 +1,7 @@
 """Losses: a mean divides by the global number of elements; shards give partial sums.
 
 Elementwise losses reduce like `mean` and `sum`. The mean of the negative log likelihood is weighted
-by data: with sharded samples the ranks first reduce the sum of weights, one number. With sharded
+by data: with sharded samples the ranks first reduce the sum of weights, a scalar. With sharded
 classes, a sample's loss is computed by the rank that holds its class.
 """
 

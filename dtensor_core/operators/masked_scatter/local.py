@@ -1,4 +1,4 @@
-"""Elements that a mask selects in order, assigned to ranks by the number of preceding ones.
+"""Elements that a mask selects in order, assigned to ranks by how many precede them.
 
 The mask is replicated; each rank finds the positions of its own elements in it.
 """

@@ -14,7 +14,7 @@ _BYTES = 16  # alignment of the address and of the stride of each row
 
 
 def grouped_product(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Make the operator, copying local matrices that lack the alignment of the full ones."""
+    """Make the operator, copying local matrices that lack the full matrices' alignment."""
     if all(spec is not None and is_empty_here(spec) for spec in outputs):
         return op
 

@@ -1,8 +1,8 @@
 """Normalizations of local shards, where the normalized elements are sharded.
 
 Ranks share the moments of their shards, and in the backward pass two sums: two numbers per row,
-group or channel, in one all-gather. The global mean and deviation are combined from those of each
-rank (Chan, Golub, LeVeque 1979).
+group or channel, in a single all-gather. The global mean and deviation are combined from each
+rank's (Chan, Golub, LeVeque 1979).
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _dense(given: dict[str, Any]) -> dict[str, Any]:
 def _of_local_sizes(op: Local, spec: Spec) -> Local:
     """Make the operator with the sizes of the local input as arguments.
 
-    torch's kernels need dense tensors, and the local parts of a dense one may be in another order.
+    torch's kernels need dense tensors, and a dense tensor's local parts may be in another order.
     """
 
     def local(*args: Any, **kwargs: Any) -> Any:
@@ -173,12 +173,12 @@ def _of_local_sizes(op: Local, spec: Spec) -> Local:
 class _Groups:
     """Channel groups that are shared by ranks, and each rank's share of them.
 
-    Every rank reports the same number of groups, in `slots`: as many as any one rank may have. The
+    Every rank reports the same number of groups, in `slots`: as many as any rank may have. The
     first slot is for the group of its first channel.
 
     Attributes:
         mine: The slot of each channel of this rank.
-        ids: The group of every rank's slots, among those of `moments`.
+        ids: The group of every rank's slots, numbered as in `moments`.
     """
 
     def __init__(self, order: RankOrder, x: torch.Tensor, number: int, moments: Spec) -> None:
@@ -232,7 +232,7 @@ class _Groups:
         return mean, self.joined((variances + apart.square()) * parts)
 
     def sums(self, *of_channels: torch.Tensor) -> list[torch.Tensor]:
-        """Return sums of [n, c] over each group, one per channel."""
+        """Return sums of [n, c] over each channel's group."""
         found = self._order.gather(*(self.added(each) for each in of_channels))
         return [self.joined(each)[:, self.groups] for each in found]
 

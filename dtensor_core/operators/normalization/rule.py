@@ -1,10 +1,10 @@
 """Normalizations: every dimension may be sharded.
 
-Elements that are normalized together share one mean and one deviation. Where they are sharded, one
+Elements that are normalized together share a mean and a deviation. Where they are sharded, a single
 all-gather shares each rank's two statistics of every row, group or channel, and in the backward
 pass two sums. Means and deviations are combined as by Chan, Golub and LeVeque (1979). Gradients of
-weight and bias are partial sums along sharded dimensions that they are broadcast over, except for
-those of a batch norm, whose ranks know both sums.
+weight and bias are partial sums along sharded dimensions that they are broadcast over, except in a
+batch norm, whose ranks know both sums.
 
     layer, rms    x [a.., n..], weight [n..]                    -> y, mean and rstd [a.., 1..]
     group         x [n, (g r), s..], weight [(g r)]             -> y, mean and rstd [n, g]
@@ -194,7 +194,7 @@ def _batch_norm_backward(call: Call) -> ShardingRule:
 
 
 def _weight_norm(call: Call) -> ShardingRule:
-    """A weight over its norm, and gradients; may be sharded along `dim`, one norm per slice."""
+    """A weight over its norm, and gradients; may be sharded along `dim`, with a norm per slice."""
     shape = call.specs[0].shape
     dim = call.argument("dim", 0) % len(shape)
     each = tuple((f"d{dim}",) if number == dim else () for number in range(len(shape)))

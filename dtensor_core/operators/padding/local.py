@@ -1,7 +1,7 @@
 """Gradients of padding: gradients of edges are added to the rows that the edges were copied from.
 
 A rank that holds rows of the argument's gradient needs the rows of the result's gradient that were
-made from them: the same rows, and the mirrored or repeated ones in the edges.
+made from them: the same rows, and their mirrored or repeated copies in the edges.
 """
 
 from __future__ import annotations

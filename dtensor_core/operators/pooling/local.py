@@ -21,7 +21,7 @@ from dtensor_core.redistribute.halo_exchange import Rows
 
 @dataclass(frozen=True)
 class PooledWindows:
-    """The windows of each pooled spatial dim; dim `first` is the first spatial one.
+    """The windows of each pooled spatial dim; `first` is the first spatial dim.
 
     `sizes` are the sizes of the spatial dims.
     """
@@ -98,7 +98,7 @@ def _behind(starts: Mapping[int, int]) -> dict[int, _PositionMap]:
 def adapted(
     pool: PooledWindows, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]
 ) -> Local:
-    """Make the adaptive pool: one call per window size, on windows laid out one after the other."""
+    """Make the adaptive pool: a call per window size, on windows laid out side by side."""
     owns = _owns(pool, shards, "count")
     groups = {dim: pool.windows[dim].by_size(own) for dim, own in owns.items()}
     starts = {dim: pool.windows[dim].rows_read(own).offset for dim, own in owns.items()}
@@ -136,7 +136,7 @@ def adapted(
 def shared_out(
     pool: PooledWindows, op: Local, rows: Rows, shards: Mapping[int, AxisSharding]
 ) -> Local:
-    """Make the gradient of an adaptive average pool, with one call per window size."""
+    """Make the gradient of an adaptive average pool, with a call per window size."""
     owns = _owns(pool, shards)
     windows_reading = {dim: pool.windows[dim].windows_reading(own) for dim, own in owns.items()}
     groups = {dim: pool.windows[dim].by_size(each) for dim, each in windows_reading.items()}

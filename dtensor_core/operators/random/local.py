@@ -1,4 +1,4 @@
-"""Draws of a rank's part of the numbers that one device would draw.
+"""Draws of a rank's part of the numbers that a single device would draw.
 
 `sharded_rng` keeps this rank's part of a draw that fills the global tensor.
 """
@@ -26,7 +26,7 @@ _OPTIONS = frozenset(("dtype", "layout", "device", "pin_memory", "memory_format"
 class Sampler:
     """The in-place operator that fills a tensor, and its `grain` (see `sharded_rng`).
 
-    `first` are arguments that precede those of the call.
+    `first` are arguments that precede the call's.
     """
 
     fill: Callable[..., Any]
@@ -96,7 +96,7 @@ def sampling(sampler: Sampler) -> LocalMaker:
 
 
 def comparing(functional: Local) -> LocalMaker:
-    """Draw numbers that are compared with parameters; those of other ranks are taken as 1."""
+    """Draw numbers that are compared with parameters; other ranks' parameters count as 1."""
 
     def maker(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
         spec, in_place = _only(outputs), writes_first(op)  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""Random operators: every layout yields the numbers that one device would draw.
+"""Random operators: every layout yields the numbers that a single device would draw.
 
 Operators whose number of draws depends on values of their argument run on replicated arguments.
 """
@@ -30,7 +30,7 @@ aten = torch.ops.aten
 
 
 def _elementwise(local: LocalMaker, text: str = "elementwise, drawn for the full tensor") -> Row:
-    """Make an elementwise row; a Partial argument of which only the shape is used stays."""
+    """Make an elementwise row; a Partial argument stays if only its shape is used."""
 
     def build(call: Call) -> ShardingRule:
         like = call.op._schema.name.endswith("_like") and len(call.specs) == 1

@@ -1,7 +1,7 @@
 """Scans (cumulative sums, products, extremes): a prefix scan along a sharded dimension.
 
-Each rank contributes one row, the result of all of its rows. The operator itself combines the rows
-of the ranks before into the row that a rank's scan starts from.
+Each rank contributes a row, the result of all of its rows. The operator itself combines the rows of
+the ranks before into the row that a rank's scan starts from.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def writing_slice(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | No
 
 
 def writing_selection(op: Local, inputs: Sequence[Spec], outputs: Sequence[Spec | None]) -> Local:
-    """Write at one position, on the rank that holds it."""
+    """Write at a position, on the rank that holds it."""
     write = writing(aten.index_copy.default, inputs, outputs)
 
     def into(x: torch.Tensor, part: torch.Tensor, dim: int, index: int) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 Along a dimension sharded plainly over one mesh axis, the result is sharded in the same way; rows
 that change owners are sent (`redistribute.halo_exchange`). If several axes shard the dimension, or
-blocks of it, it must be replicated. A selection gives partial sums, of which one is not zero.
+blocks of it, it must be replicated. A selection gives partial sums, all but one zero.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Shards = Mapping[int, AxisSharding]
 def _replicated_dim(
     call: Call, *, dim: int, removed: bool = False, added: bool = False
 ) -> ShardingRule:
-    """Build a rule with one replicated dimension, which stays, goes, or is new in the result."""
+    """Build a rule with a replicated dimension, which stays, goes, or is new in the result."""
     shape = call.specs[0].shape
     full = full_operand(shape)
     out = full
@@ -134,7 +134,7 @@ def _select(call: Call) -> ShardingRule:
 
 
 def _split(call: Call) -> ShardingRule:
-    """Make all pieces by one exchange."""
+    """Make all pieces by a single exchange."""
     spec = call.specs[0]
     dim = int(call.argument("dim", 0)) % spec.ndim
     rule, axis = _replicated_dim(call, dim=dim), sharding_axis(call.specs, dim)
@@ -188,7 +188,7 @@ def _stack(call: Call) -> ShardingRule:
 
 
 def _inserted(call: Call) -> ShardingRule:
-    """The gradient of a slice or selection: zeros but for a part of one dimension."""
+    """The gradient of a slice or selection: zeros but for a part of a dimension."""
     shape = call.outputs[0].shape
     dim = int(call.argument("dim")) % len(shape)
     full = full_operand(shape)

@@ -27,7 +27,7 @@ def logs(op: Local, order: RankOrder) -> Local:
 
 
 def normed(op: Local, order: RankOrder) -> Local:
-    """Make softmax or its logarithm; rows with an infinity become nan, as on one device."""
+    """Make softmax or its logarithm; rows with an infinity become nan, as on a single device."""
     name = op._schema.name.removeprefix("aten::")  # pyright: ignore
 
     def softmax(x: torch.Tensor, dim: int, to: Any = None, **kwargs: Any) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Positions of extreme elements: ranks combine their best values and positions.
 
-Of equal elements the first one counts, as on one device. `topk` may return any of them, depending
-on its kernel, so types with many equal elements need a replicated dimension there.
+Among equal elements the first counts, as on a single device. `topk` may return any of them,
+depending on its kernel, so types with many equal elements need a replicated dimension there.
 """
 
 from __future__ import annotations

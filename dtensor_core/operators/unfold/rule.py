@@ -1,4 +1,4 @@
-"""Sliding windows of a dimension as a new one (unfold, as_strided), and image patches as columns.
+"""Sliding windows as a new dimension (unfold, as_strided), and image patches as columns.
 
 Windows of a sharded dimension need rows of neighbours, by a halo exchange (`operators.halo`).
 """
@@ -58,7 +58,7 @@ def _placed(call: Call) -> ShardingRule:
     """Select elements of a full tensor by position in memory, relative to its first element.
 
     Raises:
-        RuleError: A position is not one of the tensor's elements.
+        RuleError: A position holds no element of the tensor.
     """
     spec, size, stride = call.specs[0], call.argument("size"), call.argument("stride")
     offset = call.argument("storage_offset") or 0
@@ -78,7 +78,7 @@ def _placed(call: Call) -> ShardingRule:
 def _are_elements(
     spec: Spec, reach: Sequence[int], size: Sequence[int], stride: Sequence[int], offset: int
 ) -> bool:
-    """True if all positions are those of elements of the tensor."""
+    """True if all positions hold elements of the tensor."""
     own, wanted = reach
     if offset + wanted > own:
         return False
@@ -153,7 +153,7 @@ def _unfold_backward(call: Call) -> ShardingRule:
 
 
 def _columns(call: Call) -> ShardingRule:
-    """Patches of an image as columns, and back; a channel has one row per position in a patch."""
+    """Patches of an image as columns, and back; a channel has a row per position in a patch."""
     is_im2col = call.op._schema.name.endswith("im2col")
     image, columns = (call.specs[0].shape, call.outputs[0].shape)[:: 1 if is_im2col else -1]
     samples: Operand = (("n",),) * (len(image) - 3)

@@ -27,8 +27,8 @@ def reshape_factors(
     """Return the common factors of two shapes of equal element count.
 
     Returns:
-        Both operands, the factors' sizes, and the blocked factors: those of dimensions without a
-        common factorisation, such as `[2, 3] -> [3, 2]`.
+        Both operands, the factors' sizes, and the blocked factors, which stand for dimensions
+        without a common factorisation, such as `[2, 3] -> [3, 2]`.
     """
     left: list[list[str]] = [[] for _ in before]
     right: list[list[str]] = [[] for _ in after]
@@ -83,7 +83,7 @@ def _merge(
     right: list[list[str]],
     name: str,
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Merge dimensions of both sides into one blocked factor until their products agree."""
+    """Merge dimensions of both sides into a blocked factor until their products agree."""
     while here != there:
         if here < there:
             i += 1
