@@ -14,7 +14,8 @@ TARGET = Path(__file__).parents[1] / "bytes.md"
 ABOUT = """\
 # Sizes and bandwidths
 
-Written by `make docs` from `commtrace/collective_table.py`: change `docs/generate/bytes.py`, not this file.
+Written by `make docs` from `commtrace/collective_table.py`: change that or
+`docs/generate/bytes.py`, not this file.
 
 Every communication call is recorded with two sizes.
 
