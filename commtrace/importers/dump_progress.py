@@ -5,7 +5,7 @@
 
 The status has every group on which the rank has called, also if the dump lists no call of it. But
 it names groups by `pg_id`, the number of a group among those that the rank has created. Entries
-have both; without entries, groups are numbered in the order of their names, which torch counts. The
+have both; a group without an entry is numbered by the order of names, which torch counts. The
 status counts transfers, too, so it says nothing about groups with transfers, about gloo, which
 enters none, or about groups in which it contradicts the entries.
 """

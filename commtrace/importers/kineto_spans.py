@@ -98,10 +98,10 @@ class Gathered:
         return copies - {NOT_KNOWN}
 
     def take(self, correlations: Set[int], operators: Set[Any]) -> None:
-        """Count work that calls launched as communication, whatever its name.
+        """Reclassify work that calls launched as communication, whatever its name.
 
         Args:
-            correlations: Of copies that executed calls, and of kernels that calls launched.
+            correlations: Numbers of copies that executed calls, and of kernels that calls launched.
             operators: Ids of calls, by which kernels without a known launch refer to them.
         """
         every, self.other_work = self.other_work, []

@@ -16,8 +16,8 @@ numbered through the file, like strings.
 
 A batch with a wrong length or checksum is the truncated tail left by a killed process: it is
 dropped, and everything before it counts. Each batch lists all calls in progress as `outstanding`;
-the last batch's count, as calls without a known end. Steps that were found rather than
-marked are rows of `found_steps`, with their source. The reader is in `spool_reading`.
+only the calls in the last batch's list count, as calls without a known end. Steps that were found
+rather than marked are rows of `found_steps`, with their source. The reader is in `spool_reading`.
 """
 
 from __future__ import annotations

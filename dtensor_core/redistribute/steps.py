@@ -163,7 +163,7 @@ def _side_by_side(arrived: torch.Tensor, shape: Sequence[int], step: RankStep) -
 
 
 def _one_by_one(local: torch.Tensor, step: RankStep) -> torch.Tensor:
-    """Lay out equal slices of a dimension one by one, with at most a single copy."""
+    """Lay out equal slices of a dimension end to end in memory, with at most a single copy."""
     dim = step.sent_dim
     assert dim is not None
     size = local.shape[dim] // step.ranks

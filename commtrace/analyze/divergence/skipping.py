@@ -1,8 +1,8 @@
 """Statements by which a round of a loop passes a call without making it.
 
 In a loop whose calls are all alike, a skipped call shows only at the end of the loop. The statement
-that skipped it is still known if only one in the loop can. If none can, every round makes the call,
-and the loop itself ended earlier on one rank.
+that skipped it is still known if only one statement in the loop can skip a call. If none can, every
+round makes it, and the loop itself ended earlier on one rank.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Operators that take only shape and dtype from their argument.
 
 Their results have the same value everywhere: they are replicated where the argument is a Partial,
-and sharded where it is sharded. The argument's values are not read, so nothing is communicated.
+and sharded where it is sharded. The argument's values are not read, so nothing is communicated for
+it.
 """
 
 from __future__ import annotations
