@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import resource
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +19,7 @@ from commtrace_cli.documents import records, write_csv
 from commtrace_cli.fitting import fitted, omissions
 from commtrace_cli.loading import load_run
 from commtrace_cli.options import printing, processes, selection, statements
-from commtrace_cli.terminal import Text, check_output, data_console, finish, working, write
+from commtrace_cli.terminal import Text, check_output, data_console, fail, finish, working, write
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +37,9 @@ Examples:
 
 _NAMED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.+)", re.DOTALL)
 _FORMATS = ("csv", "json", "parquet")
+_MOST_GB, _MOST_S = 1e5, 1e7
+_SLACK_BYTES = 500_000_000
+_LONGEST_PATH = 1024
 
 
 def sql(
@@ -58,7 +64,14 @@ def sql(
     from commtrace.analyze.sql import Limits
 
     paths, statement = _parsed(given, file)
+    if not (0 < memory <= _MOST_GB and 0 < seconds <= _MOST_S):
+        raise UsageError(
+            f"cannot use {memory:g} GB and {seconds:g} s as limits",
+            why=f"the largest limits are {_MOST_GB:g} GB and {_MOST_S:g} s",
+        )
     if statement is None:
+        if as_json or as_csv or as_parquet or output is not None:
+            raise UsageError("cannot write an answer", found="no statement", attempt="a statement")
         _list(paths)
         return
     to = _format(output, as_json=as_json, as_csv=as_csv, as_parquet=as_parquet)
@@ -80,8 +93,39 @@ def sql(
 def _answered(runs: Mapping[str, Frames], statement: str, limits: Any) -> pd.DataFrame:
     from commtrace.analyze.sql import Database
 
-    with working("asking"), Database(runs, limits) as database:
-        return database.query(statement)
+    def end() -> None:
+        fail(
+            UsageError(
+                "cannot finish the statement",
+                found=f"a function that goes on after {limits.seconds:g} s",
+                attempt="shorter texts and lists",
+            )
+        )
+        os._exit(UsageError.exit_code)
+
+    with working("asking"), Database(runs, limits, when_stuck=end) as database:
+        # What functions allocate does not count for the engine.
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        most = _used_bytes() + 2 * limits.memory_bytes + _SLACK_BYTES
+        resource.setrlimit(resource.RLIMIT_DATA, (_least(most, soft, hard), hard))
+        try:
+            return database.query(statement)
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _least(*limits: int) -> int:
+    """Return the least of some limits of the system."""
+    return min(each for each in limits if each != resource.RLIM_INFINITY)
+
+
+def _used_bytes() -> int:
+    """Return the private memory of this process that counts for its limit."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmData:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def _parsed(given: list[str], file: Path | None) -> tuple[dict[str, Path], str | None]:
@@ -94,13 +138,21 @@ def _parsed(given: list[str], file: Path | None) -> tuple[dict[str, Path], str |
             raise UsageError(
                 f"cannot read {file}", found=str(error), attempt="a file with one statement"
             ) from None
-    elif len(words) > 1 and not (_NAMED.fullmatch(words[-1]) and _exists(words[-1])):
+        if len(words) > 1 and _is_statement(words[-1]):
+            raise UsageError(
+                "cannot run two statements", found=f"{file} and {words[-1]}", attempt="one of them"
+            )
+    elif len(words) > 1 and _is_statement(words[-1]):
         statement = words.pop()
+    elif len(words) == 1 and " " in words[0].strip() and not _exists(words[0]):
+        raise UsageError(
+            f"cannot run {words[0][:80]}", found="no run", attempt="`commtrace sql RUN STATEMENT`"
+        )
     paths: dict[str, Path] = {}
     for word in words:
         named = None if Path(word).exists() else _NAMED.fullmatch(word)
         name, path = (named[1], named[2]) if named else ("", word)
-        if name in paths or (not name and len(words) > 1):
+        if name.lower() in {each.lower() for each in paths} or (not name and len(words) > 1):
             raise UsageError(
                 f"cannot tell the runs {', '.join(words)} apart",
                 why="tables of several runs are named NAME.table",
@@ -110,10 +162,18 @@ def _parsed(given: list[str], file: Path | None) -> tuple[dict[str, Path], str |
     return paths, statement
 
 
+def _is_statement(word: str) -> bool:
+    """Return whether a word is no run: neither a path that exists, nor NAME=PATH."""
+    return not _exists(word) and not (_NAMED.fullmatch(word) and " " not in word.strip())
+
+
 def _exists(word: str) -> bool:
-    """Return whether a word names a run that exists, and is no statement."""
+    """Return whether a word is a path that exists, maybe behind a name."""
     named = _NAMED.fullmatch(word)
-    return named is not None and len(named[2]) < 1024 and Path(named[2]).exists()
+    return any(
+        len(each) < _LONGEST_PATH and Path(each).exists()
+        for each in (word, *(named.groups()[1:] if named else ()))
+    )
 
 
 def _format(output: Path | None, *, as_json: bool, as_csv: bool, as_parquet: bool) -> str:
@@ -151,7 +211,14 @@ def _write(found: pd.DataFrame, path: Path, to: str, statement: str) -> None:
 
 def _as_json(found: pd.DataFrame, statement: str) -> str:
     written = {"statement": statement, "columns": [*found], "rows": records(found)}
-    return json.dumps(written, indent=1, default=str) + "\n"
+    return json.dumps(written, indent=1, default=_jsonable) + "\n"
+
+
+def _jsonable(value: Any) -> Any:
+    """Return lists as lists, bytes in hexadecimal digits, and others as text."""
+    if isinstance(value, (bytes, bytearray)):
+        return value.hex()
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _print(found: pd.DataFrame, rows: int) -> None:
@@ -181,7 +248,7 @@ def _text(value: Any) -> str:
 
     if value is None or value is pd.NA or (isinstance(value, float) and value != value):
         return "unknown"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def _list(paths: Mapping[str, Path]) -> None:
@@ -191,12 +258,11 @@ def _list(paths: Mapping[str, Path]) -> None:
     for path in paths.values():
         load_run(path)
     console = data_console()
-    prefix = f"{next(iter(paths))}." if "" not in paths else ""
+    if "" not in paths:
+        names = " and ".join(f"{name}.TABLE" for name in paths)
+        console.print(Text(f"Tables are {names}.", style="dim"))
     for table in SQL_TABLES.values():
-        console.print(
-            Text.assemble((f"{prefix}{table.name}", "bold"), f"  {table.about}"),
-            soft_wrap=True,
-        )
+        console.print(Text.assemble((table.name, "bold"), f"  {table.about}"))
         listed = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 2))
         listed.add_column(no_wrap=True)
         listed.add_column(style="dim", no_wrap=True)

@@ -294,4 +294,4 @@ def check_output(
 def _is_part_of(path: Path, source: Path) -> bool:
     if not source.exists():
         return False
-    return path.samefile(source) or (source.is_dir() and path.resolve().parent.samefile(source))
+    return path.samefile(source) or (source.is_dir() and source.resolve() in path.resolve().parents)

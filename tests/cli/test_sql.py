@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
-from commtrace.analyze.sql import SQL_TABLES
+from commtrace.analyze.sql import SQL_TABLES, database
 from commtrace.tracefile import write_trace
+from commtrace_cli.main import app
 from tests.cli.conftest import Commtrace
 from tests.commtrace.analyze.rows import call, trace_of
 
@@ -110,6 +113,17 @@ def test_rows_that_are_not_shown_are_counted(commtrace: Commtrace, run: Path) ->
             "no result after",
         ),
         (["nowhere.json", "SELECT 1"], "nowhere.json"),
+        (["a={run}", "b=nowhere.json"], "nowhere.json"),
+        (["a={run}", "A={run}", "SELECT 1"], "cannot tell the runs"),
+        (["{run}", "SELECT 1", "-f", "{run}"], "cannot run two statements"),
+        (["SELECT count(*) FROM comm"], "no run"),
+        (["{run}", "--json"], "no statement"),
+        (["{run}", "SELECT 1", "--seconds", "inf"], "as limits"),
+        (["{run}", "SELECT 1", "--memory", "nan"], "--memory"),
+        (
+            ["{run}", "SELECT length(repeat('a', 3000000000))", "--memory", "0.2"],
+            "200 MB of memory",
+        ),
     ],
 )
 def test_a_mistake_is_explained(
@@ -119,3 +133,31 @@ def test_a_mistake_is_explained(
     assert ended.code in (2, 3)
     assert message in ended.err
     assert "Traceback" not in ended.err
+
+
+def test_a_function_that_no_interrupt_reaches_ends_the_command(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(database, "_GRACE_S", 0.2)
+    ended: list[int] = []
+
+    def leave(code: int) -> None:
+        ended.append(code)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    statement = "SELECT length(lpad('a', 60000000, 'b')) FROM range(4)"
+    CliRunner().invoke(app, ["sql", str(run), statement, "--seconds", "0.1"])
+    assert ended == [2]
+
+
+def test_nothing_in_a_run_that_is_read_is_overwritten(
+    commtrace: Commtrace, tmp_path: Path, run: Path
+) -> None:
+    folder = tmp_path / "RUN.comm"
+    (folder / "dataset").mkdir(parents=True)
+    run.rename(folder / "run.json")
+    inside = folder / "dataset" / "ranks.parquet"
+    inside.write_bytes(b"rows")
+    ended = commtrace("sql", folder, "SELECT 1", "-o", inside, "--force")
+    assert ended.code == 2
+    assert inside.read_bytes() == b"rows"

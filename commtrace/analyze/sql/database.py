@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -31,8 +31,15 @@ from commtrace.units import text_of_bytes, text_of_duration
 
 _MISSING = re.compile(r'Table with name "?(?P<name>[^"!]+?)"? does not exist')
 _NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
-_RESERVED = frozenset({"main", "temp", "system", "information_schema", "pg_catalog"})
-_SELECTS = (duckdb.StatementType.SELECT, duckdb.StatementType.MULTI)  # MULTI is that of PIVOT
+_RESERVED = frozenset({"main", "temp", "system", "memory", "information_schema", "pg_catalog"})
+_OPENERS = frozenset({"select", "with", "from", "pivot", "unpivot", "("})
+_WRITES = frozenset(
+    {"insert", "update", "delete", "merge", "copy", "create", "export", "attach", "replace"}
+)
+_MEANT = re.compile(r'Did you mean "(?P<name>[^"]+)"')
+_BETWEEN_S = 0.05
+_GRACE_S = 5.0
+"""Time after which a statement that is interrupted is stuck, such as in a scalar function."""
 _COLUMN = re.compile(r'(?:Referenced column|column named|Column) "(?P<name>[^"]+)"')
 _CANDIDATES = re.compile(r"Candidate bindings: (?P<names>.*)")
 
@@ -46,6 +53,7 @@ class Limits:
         disk_bytes: space for that in the folder of temporary files.
         seconds: time.
         rows: rows of a result.
+        values: values of a result, rows times columns.
         threads: threads; by default one per core that the process may use.
     """
 
@@ -53,6 +61,7 @@ class Limits:
     disk_bytes: int = 20_000_000_000
     seconds: float = 600.0
     rows: int = 10_000_000
+    values: int = 100_000_000
     threads: int = 0
 
 
@@ -63,19 +72,21 @@ class Database:
         runs: the runs by name. A table of a run that has a name is `NAME.table`; the tables of the
             run "" go by their own names.
         limits: limits of each statement.
+        when_stuck: called if a statement does not end although it is interrupted, as within
+            a scalar function; by default, the statement is waited for.
 
     Raises:
-        UsageError: a name is not valid for a schema.
+        UsageError: a name cannot be a schema's, or is given twice.
     """
 
-    def __init__(self, runs: Mapping[str, Frames], limits: Limits | None = None) -> None:
-        for name in runs:
-            if name and (not _NAME.fullmatch(name) or name.lower() in _RESERVED):
-                raise UsageError(
-                    f"cannot name a run {name!r}",
-                    why="it is the first part of names of tables",
-                    attempt="a name of letters, digits and _, such as `before`",
-                )
+    def __init__(
+        self,
+        runs: Mapping[str, Frames],
+        limits: Limits | None = None,
+        when_stuck: Callable[[], None] | None = None,
+    ) -> None:
+        _require_names([*runs])
+        self._when_stuck = when_stuck
         self._runs = {name.lower(): frames for name, frames in runs.items()}
         self._limits = limits or Limits()
         self._stated: set[tuple[str, str]] = set()
@@ -100,7 +111,7 @@ class Database:
             UsageError: the statement is none, does more than select, names what does not exist, or
                 exceeds a limit.
         """
-        statement = encodable(statement)
+        statement = encodable(str(statement))
         self._require_select(statement)
         while True:
             try:
@@ -125,9 +136,10 @@ class Database:
             }
         )
         stored = [each for each in self._runs.values() if isinstance(each, StoredRun)]
-        folders = [f"{folder}/computed", *(str(each.dataset.target.resolve()) for each in stored)]
+        folders = [f"{folder}/files", *(str(each.dataset.target.resolve()) for each in stored)]
         quoted = ", ".join(map(_quoted, folders))
         connection.execute(f"SET allowed_directories = [{quoted}]")
+        connection.execute("SET enable_progress_bar = false")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         for name in self._runs:
@@ -141,11 +153,14 @@ class Database:
         except duckdb.Error as error:
             raise _unusable(statement, error) from None
         kinds = [each.type for each in parsed]
-        if len(kinds) == 1 and kinds[0] in _SELECTS:
+        if kinds == [duckdb.StatementType.SELECT]:
+            return
+        # Of several kinds, whose statement has a PIVOT somewhere.
+        if kinds == [duckdb.StatementType.MULTI] and _only_selects(statement):
             return
         names = ", ".join(each.name for each in kinds) or "no statement"
         raise UsageError(
-            f"cannot run {_short(statement)}",
+            f"cannot run {_short(statement) or 'an empty statement'}",
             found=names if len(kinds) < 2 else f"{len(kinds)} statements: {names}",
             why="one statement that selects is run, and nothing is changed",
             attempt="SELECT ... FROM calls",
@@ -153,20 +168,16 @@ class Database:
 
     def _answer(self, statement: str) -> pd.DataFrame:
         selection = self._connection.sql(statement)
-        most = self._limits.rows
         names = _distinct(selection.columns)
-        # Sums of integers are of 128 bits, of which DataFrames have none.
-        columns = ", ".join(
-            f"#{place}{'::BIGINT' if str(of_type) == 'HUGEINT' else ''} AS {_identifier(name)}"
-            for place, (name, of_type) in enumerate(
-                zip(names, selection.types, strict=True), start=1
-            )
-        )
-        found = selection.project(columns).limit(most + 1).df()
+        most = min(self._limits.rows, self._limits.values // max(len(names), 1))
+        try:
+            found = _with_integers_as(selection, names, "BIGINT").limit(most + 1).df()
+        except (duckdb.ConversionException, duckdb.OutOfRangeException):
+            found = _with_integers_as(selection, names, "DOUBLE").limit(most + 1).df()
         if len(found) > most:
             raise UsageError(
                 f"cannot return all rows of {_short(statement)}",
-                found=f"more than {most:,}",
+                found=f"more than {most:,} rows of {len(names)} columns",
                 attempt="LIMIT, or a sum by GROUP BY",
             )
         return found
@@ -182,7 +193,7 @@ class Database:
             or re.search(rf'"?{re.escape(run)}"?\s*\.\s*"?{re.escape(name)}', statement, re.I)
         ]
         table = SQL_TABLES.get(name)
-        new = [run for run in runs if (run, name) not in self._stated]
+        new = [run for run in runs or self._runs if (run, name) not in self._stated]
         for run in new if table is not None else ():
             assert table is not None
             self._state(run, table)
@@ -192,21 +203,22 @@ class Database:
         """Create a table of a run, with those that it reads."""
         if (run, table.name) in self._stated:
             return
-        self._stated.add((run, table.name))
         schema = f'"{run}".' if run else "main."
         target = f"{schema}{table.name}"
         if table.rows is None:
             for name in table.needs:
                 self._state(run, SQL_TABLES[name])
             self._connection.execute(f"CREATE VIEW {target} AS {table.view.format(schema)}")
+            self._stated.add((run, table.name))
             return
         frames = self._runs[run]
         files: list[Path] = []
         if isinstance(frames, StoredRun):
-            folder = Path(self._folder.name) / "computed" / (run or "run") / table.name
+            folder = Path(self._folder.name) / "files" / (run or "run")
             files = files_of(frames, table.name, folder)
         if files:
-            source = f"read_parquet([{', '.join(_quoted(str(each.resolve())) for each in files)}])"
+            paths = ", ".join(_quoted(str(each)) for each in files)
+            source = f"read_parquet([{paths}], hive_partitioning = false)"
             given = self._connection.sql(f"SELECT * FROM {source}").columns
         else:
             rows = table.rows(frames)
@@ -215,6 +227,7 @@ class Database:
             self._connection.register(source.strip('"'), rows)
         columns = selected(table.columns, given)
         self._connection.execute(f"CREATE VIEW {target} AS SELECT {columns} FROM {source}")
+        self._stated.add((run, table.name))
 
     def _no_table(self, statement: str, error: str) -> UsageError:
         match = _MISSING.search(error)
@@ -238,9 +251,8 @@ class Database:
         """
         most = self._limits.seconds
         begun = time.monotonic()
-        timer = threading.Timer(most, self._connection.interrupt)
-        timer.daemon = True
-        timer.start()
+        is_over = threading.Event()
+        threading.Thread(target=self._interrupt, args=(most, is_over), daemon=True).start()
         try:
             yield
         except duckdb.CatalogException:
@@ -253,31 +265,56 @@ class Database:
                 found=f"no result after {text_of_duration(int(most * 1e9))}",
                 attempt="fewer rows: WHERE, or a table that is summed already, such as by_module",
             ) from None
-        except duckdb.OutOfMemoryException as error:
+        except (duckdb.OutOfMemoryException, MemoryError) as error:
             limits = self._limits
             memory, disk = map(text_of_bytes, (limits.memory_bytes, limits.disk_bytes))
             raise UsageError(
                 f"cannot finish {_short(statement)}",
-                found=_first_line(error),
+                found=_first_line(error) or "no memory",
                 why=f"a statement may use {memory} of memory and {disk} of disk",
                 attempt="fewer rows or columns, or a larger --memory",
             ) from None
         except duckdb.Error as error:
             raise _unusable(statement, error) from None
+        except RuntimeError as error:
+            if "interrupted" in str(error):  # by Ctrl-C
+                raise KeyboardInterrupt from None
+            raise
         finally:
-            timer.cancel()
+            is_over.set()
+
+    def _interrupt(self, after_s: float, is_over: threading.Event) -> None:
+        """Interrupt a statement that is not over after a time, until it is."""
+        if is_over.wait(after_s):
+            return
+        stuck_at = time.monotonic() + _GRACE_S
+        # One that comes between two parts of a statement is lost.
+        while not is_over.wait(_BETWEEN_S):
+            self._connection.interrupt()
+            if self._when_stuck is not None and time.monotonic() > stuck_at:
+                self._when_stuck()
+                return
 
 
 def _unusable(statement: str, error: Exception | str) -> UsageError:
     """Return the error of a statement that the engine refuses, with the name that was meant."""
     text = str(error)
-    column, given = _COLUMN.search(text), _CANDIDATES.search(text)
-    attempt = ""
+    column, given, meant = (each.search(text) for each in (_COLUMN, _CANDIDATES, _MEANT))
+    attempt = meant["name"] if meant else ""
+    if "Circular reference to CTE" in text:
+        attempt = "main.TABLE within the WITH that has the name of a table"
     if column is not None:
+        name = column["name"]
         known = {each.name for table in SQL_TABLES.values() for each in table.columns}
         candidates = re.findall(r'"([^"]+)"', given["names"]) if given else []
-        near = get_close_matches(column["name"], [*candidates, *sorted(known)], n=1)
+        owners = [
+            of for of, table in SQL_TABLES.items() if name in {each.name for each in table.columns}
+        ]
+        near = get_close_matches(name, candidates, n=1, cutoff=0.7)
+        near = near or get_close_matches(name, sorted(known - {name}), n=1, cutoff=0.7)
         attempt = near[0] if near else ", ".join(candidates)
+        if owners:
+            attempt = f"a table that has it: {', '.join(owners[:5])}"
     return UsageError(
         f"cannot run {_short(statement)}",
         found=_first_line(text),
@@ -290,6 +327,60 @@ def _first_line(error: Exception | str) -> str:
     """Return the first line of an error of the engine, without its kind."""
     line = str(error).strip().partition("\n")[0]
     return re.sub(r"^[A-Z][A-Za-z ]* Error: ", "", line)
+
+
+def _require_names(names: Sequence[str]) -> None:
+    """Refuse names of runs that no statement could use, or that are one."""
+    keywords = (
+        {
+            name
+            for (name,) in duckdb.execute(
+                "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category <> 'unreserved'"
+            ).fetchall()
+        }
+        if any(names)
+        else set()
+    )
+    for name in filter(None, names):
+        if not _NAME.fullmatch(name) or name.lower() in _RESERVED | keywords:
+            raise UsageError(
+                f"cannot name a run {name!r}",
+                why="it is the first part of names of tables, and a word of SQL is none",
+                attempt="a name of letters, digits and _, such as `before`",
+            )
+    if len({name.lower() for name in names}) < len(names):
+        raise UsageError(
+            f"cannot tell the runs {', '.join(names)} apart",
+            why="names of tables in SQL are the same in upper and lower case",
+            attempt="another name",
+        )
+
+
+def _only_selects(statement: str) -> bool:
+    """Return whether a statement with a PIVOT selects: it opens so, and no word of it writes."""
+    tokens = duckdb.tokenize(statement)
+    ends = [begin for begin, _ in tokens[1:]] + [len(statement.encode())]
+    encoded = statement.encode()
+    words = [
+        encoded[begin:end].decode(errors="replace").split()[0].lower()
+        for (begin, kind), end in zip(tokens, ends, strict=True)
+        if kind in (duckdb.token_type.keyword, duckdb.token_type.operator)
+    ]
+    return bool(words) and words[0] in _OPENERS and not _WRITES.intersection(words)
+
+
+def _with_integers_as(
+    selection: duckdb.DuckDBPyRelation, names: Sequence[str], to: str
+) -> duckdb.DuckDBPyRelation:
+    """Return a selection whose integers of 128 bits, as sums have, are of another type."""
+    columns = ", ".join(
+        f"#{place}{f'::{to}' if str(of_type) in _WIDE else ''} AS {_identifier(name)}"
+        for place, (name, of_type) in enumerate(zip(names, selection.types, strict=True), start=1)
+    )
+    return selection.project(columns)
+
+
+_WIDE = ("HUGEINT", "UHUGEINT")
 
 
 def _short(statement: str) -> str:

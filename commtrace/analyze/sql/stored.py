@@ -23,12 +23,17 @@ def files_of(run: StoredRun, name: str, folder: Path) -> list[Path]:
         folder: takes the files of tables that are computed.
     """
     if name in EVENT_TABLES:
-        target, ranks = run.dataset.target, run.dataset.ranks
-        paths = [table_path(target, name, rank) for rank in ranks]
+        # Under a plain name: the engine takes paths for patterns.
+        folder.mkdir(parents=True, exist_ok=True)
+        dataset = folder / "dataset"
+        if not dataset.exists():
+            dataset.symlink_to(run.dataset.target.resolve())
+        paths = [table_path(dataset, name, rank) for rank in run.dataset.ranks]
         return [path for path in paths if path.exists()]
     if name == "waits":
-        folder.mkdir(parents=True, exist_ok=True)
-        written: Sequence[str] = run.by_ranks(partial(_write_waits, folder=str(folder)))
+        waits = folder / name
+        waits.mkdir(parents=True, exist_ok=True)
+        written: Sequence[str] = run.by_ranks(partial(_write_waits, folder=str(waits)))
         return [*map(Path, written)]
     return []
 

@@ -112,10 +112,66 @@ def test_tables_of_several_runs_have_their_names() -> None:
             database.query("SELECT * FROM comm")
 
 
-@pytest.mark.parametrize("name", ["main", "a b", "1st", "information_schema", "a.b", "x'"])
+@pytest.mark.parametrize(
+    "name", ["main", "memory", "left", "Select", "a b", "1st", "information_schema", "a.b", "x'"]
+)
 def test_names_that_are_none_of_a_schema_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="cannot name a run"):
         Database({name: run_of([call()])})
+
+
+def test_names_that_differ_by_case_are_refused() -> None:
+    with pytest.raises(UsageError, match="apart"):
+        Database({"a": run_of([call()]), "A": run_of([call(), call(id=1)])})
+
+
+@pytest.mark.parametrize("folder", ["rank=3", "g[1]", "step=x, y", "a*", "what?", "it's"])
+def test_a_path_is_taken_literally(folder: str, tmp_path: Path) -> None:
+    place, other = tmp_path / folder, tmp_path / "g1"
+    place.mkdir()
+    other.mkdir()
+    stored("crossed", other)
+    run = stored("training", place)
+    with Database({"": run}) as parts, Database({"": frames_of(run.dataset.trace())}) as whole:
+        statement = (
+            "SELECT rank, step, count(*), sum(wire_bytes) FROM calls GROUP BY ALL ORDER BY ALL"
+        )
+        pd.testing.assert_frame_equal(
+            parts.query(statement), whole.query(statement), check_dtype=False
+        )
+
+
+def test_a_table_that_failed_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, failures = SQL_TABLES["by_kind"], [KeyboardInterrupt()]
+    assert table.rows is not None
+    compute = table.rows
+
+    def once_failing(frames: Frames) -> pd.DataFrame:
+        if failures:
+            raise failures.pop()
+        return compute(frames)
+
+    monkeypatch.setitem(SQL_TABLES, "by_kind", replace(table, rows=once_failing))
+    with Database({"": run_of([call()])}) as database:
+        with pytest.raises(KeyboardInterrupt):
+            database.query("SELECT * FROM by_kind")
+        assert len(database.query("SELECT * FROM by_kind")) == 1
+
+
+def test_sums_beyond_64_bits_are_floats() -> None:
+    run = run_of([call(id=number, issue_ns=1_700_000_000_000_000_000) for number in range(9)])
+    with Database({"": run}) as database:
+        found = database.query("SELECT sum(issue_ns) AS total, count(*) AS n FROM comm")
+    assert found["total"].tolist() == [9 * 1.7e18]
+
+
+def test_a_statement_that_is_stuck_is_reported() -> None:
+    stuck: list[bool] = []
+    limits = Limits(seconds=0.01)
+    with Database({"": run_of([call()])}, limits, lambda: stuck.append(True)) as database:
+        with pytest.raises(UsageError, match="no result after"):
+            database.query("SELECT count(*) FROM range(1000000000000)")
+        assert not stuck, "it was interrupted in time"
 
 
 HOSTILE = (
@@ -147,6 +203,13 @@ HOSTILE = (
     "VACUUM",
     "",
     "-- nothing",
+    "COPY (PIVOT comm ON kind USING count(*)) TO '{folder}/x'",
+    "/* a */ COPY (PIVOT comm ON kind USING count(*)) TO '{folder}/x'",
+    "CREATE TABLE t AS SELECT * FROM (PIVOT comm ON kind USING count(*))",
+    "CREATE OR REPLACE TABLE kernels AS PIVOT comm ON kind USING count(*)",
+    "CREATE TEMP TABLE waits AS FROM (PIVOT comm ON kind USING count(*))",
+    "WITH p AS (PIVOT comm ON kind USING count(*)) INSERT INTO comm SELECT * FROM p",
+    "INSERT INTO comm PIVOT comm ON kind USING count(*)",
 )
 
 
@@ -168,7 +231,14 @@ def test_a_statement_reaches_nothing_but_the_run(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("statement", ["COPY (SELECT 1) TO '{}/comm/x.parquet'", "CHECKPOINT"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COPY (SELECT 1) TO '{}/comm/x.parquet'",
+        "COPY (PIVOT comm ON kind USING count(*)) TO '{}/comm/x.parquet'",
+        "CHECKPOINT",
+    ],
+)
 def test_nothing_is_written_into_a_dataset(statement: str, tmp_path: Path) -> None:
     run = stored("training", tmp_path)
     with Database({"": run}) as database, pytest.raises(UsageError):
@@ -230,7 +300,7 @@ def test_a_statement_ends_at_its_limit_of_memory_and_disk(statement: str) -> Non
 def test_a_result_of_too_many_rows_is_refused() -> None:
     with Database({"": run_of([call()])}, Limits(rows=1000)) as database:
         assert len(database.query("SELECT * FROM range(1000)")) == 1000
-        with pytest.raises(UsageError, match="more than 1,000"):
+        with pytest.raises(UsageError, match="more than 1,000 rows of 1 columns"):
             database.query("SELECT * FROM range(1001)")
 
 
@@ -243,6 +313,10 @@ def test_a_result_of_too_many_rows_is_refused() -> None:
         ("SELECT * FROM Comms", "try: comm"),
         ("SELECT coun(*) FROM comm", "coun"),
         ("SELECT * FORM comm", "syntax error"),
+        ("SELECT wait_ns FROM comm", "a table that has it: waits, calls"),
+        ("SELECT cuont(*) FROM comm", "try: count"),
+        ("WITH comm AS (SELECT * FROM comm) SELECT * FROM comm", "main.TABLE"),
+        ("SELECT count(*) FROM other.comm", "no table"),
     ],
 )
 def test_an_error_names_what_was_meant(statement: str, meant: str) -> None:
