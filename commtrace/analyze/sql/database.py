@@ -33,9 +33,7 @@ _MISSING = re.compile(r'Table with name "?(?P<name>[^"!]+?)"? does not exist')
 _NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 _RESERVED = frozenset({"main", "temp", "system", "memory", "information_schema", "pg_catalog"})
 _OPENERS = frozenset({"select", "with", "from", "pivot", "unpivot", "("})
-_WRITES = frozenset(
-    {"insert", "update", "delete", "merge", "copy", "create", "export", "attach", "replace"}
-)
+_WRITES = frozenset({"insert", "update", "delete", "merge", "copy", "create", "export", "attach"})
 _MEANT = re.compile(r'Did you mean "(?P<name>[^"]+)"')
 _BETWEEN_S = 0.05
 _GRACE_S = 5.0

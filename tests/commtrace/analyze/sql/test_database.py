@@ -342,6 +342,7 @@ def test_columns_of_one_name_are_told_apart() -> None:
         "SUMMARIZE steps",
         "VALUES (1), (2)",
         "PIVOT comm ON kind USING count(*)",
+        "SELECT * FROM (PIVOT (SELECT replace(kind, '_', '-') AS k FROM comm) ON k USING count(*))",
         "WITH x AS (SELECT * FROM waits) SELECT * FROM x JOIN comm USING (rank, id)",
     ],
 )
