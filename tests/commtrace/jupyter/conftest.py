@@ -12,8 +12,9 @@ from traitlets.config import Config
 
 
 @pytest.fixture
-def shell() -> Iterator[Any]:
-    """A new notebook, without the extension loaded."""
+def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A new notebook, without the extension loaded, whatever environment is active."""
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)
     InteractiveShell.clear_instance()
     made = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
     try:
