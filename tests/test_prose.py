@@ -68,7 +68,7 @@ def test_no_comment_of_a_script_opens_with_a_question_word() -> None:
 
 
 def docstrings(source: str) -> Iterator[str]:
-    """Yield the docstrings of a file, and those of its attributes."""
+    """Yield the docstrings of a file and of its attributes."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, DOCUMENTED):
             yield ast.get_docstring(node) or ""

@@ -104,7 +104,7 @@ def _answered(runs: Mapping[str, Frames], statement: str, limits: Any) -> pd.Dat
         os._exit(UsageError.exit_code)
 
     with working("asking"), Database(runs, limits, when_stuck=end) as database:
-        # What functions allocate does not count for the engine.
+        # The engine does not count memory that functions allocate.
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         most = _used_bytes() + 2 * limits.memory_bytes + _SLACK_BYTES
         resource.setrlimit(resource.RLIMIT_DATA, (_least(most, soft, hard), hard))

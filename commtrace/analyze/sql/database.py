@@ -52,7 +52,6 @@ class Limits:
         seconds: time.
         rows: rows of a result.
         values: values of a result, rows times columns.
-        threads: threads; by default one per core that the process may use.
     """
 
     memory_bytes: int = 2_000_000_000
@@ -60,7 +59,6 @@ class Limits:
     seconds: float = 600.0
     rows: int = 10_000_000
     values: int = 100_000_000
-    threads: int = 0
 
 
 class Database:
@@ -124,7 +122,7 @@ class Database:
         connection = duckdb.connect(
             config={
                 "memory_limit": f"{limits.memory_bytes}B",
-                "threads": limits.threads or len(os.sched_getaffinity(0)),
+                "threads": len(os.sched_getaffinity(0)),
                 "temp_directory": f"{folder}/spilled",
                 "max_temp_directory_size": f"{limits.disk_bytes}B",
                 "autoinstall_known_extensions": False,

@@ -165,7 +165,7 @@ def test_sums_beyond_64_bits_are_floats() -> None:
     assert found["total"].tolist() == [9 * 1.7e18]
 
 
-def test_a_statement_that_is_stuck_is_reported() -> None:
+def test_a_statement_that_an_interrupt_ends_is_not_stuck() -> None:
     stuck: list[bool] = []
     limits = Limits(seconds=0.01)
     with Database({"": run_of([call()])}, limits, lambda: stuck.append(True)) as database:
