@@ -4,7 +4,7 @@
     python -m benchmarks.scale --calls 100000000 --ranks 1024 --limit 2
 
 A made-up run (`large_run`) is written as a dataset; then all tables but the lists of single calls,
-the check, the findings and the notices are computed together by a process of its own, with a worker
+the check, the findings and the notices are computed by a process of its own, with a worker
 for each core, which then writes the page; and single tables are computed once more, of the run that
 is prepared by then. The limit holds for the private memory of each process.
 """
@@ -17,7 +17,8 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Measured:
     """Measurements of an analysis.
 
     Attributes:
-        passes: Sort, number of questions and seconds of each pass.
+        passes: Function, number and seconds of the passes for it, the longest first.
         seconds: Time of the analyses.
         page_s: Time of the page after that.
         cpu_s: Processor time of all processes.
@@ -64,20 +65,21 @@ def measured(
 ) -> Measured:
     """Compute tables of the run in a folder together; and with a page, the notices, too."""
     from commtrace.analyze import CATALOG, notices_of
-    from commtrace.analyze.shared_passes import Question
     from commtrace.analyze.stored import StoredRun
     from commtrace.analyze.stored.stored_run import ROWS_OF_PART
     from commtrace.report import write_report
     from commtrace.tracefile.dataset import open_dataset
     from commtrace.workers import Workers
 
-    passes: list[tuple[str, int, float]] = []
+    num, lasted = Counter[str](), Counter[str]()
 
     class Timed(StoredRun):
-        def finish(self, sort: str, questions: Sequence[Question]) -> None:
+        def other_results(self, function: Any, *args: Any) -> Iterator[bytes]:
             begin = time.perf_counter()
-            super().finish(sort, questions)
-            passes.append((sort, len(questions), time.perf_counter() - begin))
+            yield from super().other_results(function, *args)
+            name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+            num[name] += 1
+            lasted[name] += time.perf_counter() - begin
 
     begin = time.perf_counter()
     with Workers("analyse the run", num_workers) as workers:
@@ -87,7 +89,8 @@ def measured(
         functions: list[Callable[..., Any]] = [CATALOG[name].function for name in names]
         if output is not None:
             functions.append(notices_of)
-        run.together(partial(function, run) for function in functions)
+        for function in functions:
+            function(run)
         computed = time.perf_counter()
         if output is not None:
             write_report(run, output)
@@ -95,6 +98,7 @@ def measured(
     own, others = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu_s = sum(each.ru_utime + each.ru_stime for each in (own, others))
     peaks = _peak_bytes() or own.ru_maxrss * 1024, others.ru_maxrss * 1024
+    passes = [(name, num[name], seconds) for name, seconds in lasted.most_common()]
     return Measured(passes, computed - begin, written - computed, cpu_s, peaks)
 
 
@@ -122,9 +126,9 @@ def main() -> None:
         apart = partial(_apart, given.limit)
         output = Path(name) / "report.html"
         found = apart(measured, folder, every, given.workers, given.part, output)
-        listed = Table("pass over", "questions", "time")
-        for sort, num, lasted in found.passes:
-            listed.add_row(sort, str(num), text_of_duration(int(lasted * 1e9)))
+        listed = Table("pass for", "times", "time")
+        for name_of_pass, num, lasted in found.passes[:40]:
+            listed.add_row(name_of_pass, str(num), text_of_duration(int(lasted * 1e9)))
         console.print(listed)
         text = f"{num_calls:,} calls of {plan.num_ranks} ranks: {_text(found)}"
         console.print(text, soft_wrap=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from commtrace.errors import UsageError
 from commtrace.units import counted
@@ -59,8 +58,7 @@ def summary(
     if as_csv:
         write_csv(analyses[0].function(frames))
     elif as_json:
-        tables = frames.together(partial(each.function, frames) for each in analyses)
-        write_json(frames.run, dict(zip(analyses, tables, strict=True)))
+        write_json(frames.run, {each: each.function(frames) for each in analyses})
     elif not is_silent(frames, trace):
         _print(frames, analyses, rows)
         finish([], then=["commtrace", "report", trace])
@@ -73,11 +71,8 @@ def _print(frames: Frames, analyses: list[Analysis], rows: int) -> None:
     console.print(Text(frames.run.get("command") or str(frames.path), style="bold"))
     console.print(Text(_size_of(frames)))
     console.print(Text("Numbers are per rank: the mean over ranks.", style="dim"))
-    found: list[Any] = frames.together(
-        [partial(notices_of, frames), *(partial(each.function, frames) for each in analyses)]
-    )
-    notices, tables = found[0], found[1:]
-    for notice in notices:
+    tables = [each.function(frames) for each in analyses]
+    for notice in notices_of(frames):
         if not notice.is_minor:
             console.print(Text(f"note: {notice.text}", style="yellow"))
     left_out: list[str] = []

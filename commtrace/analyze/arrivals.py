@@ -20,11 +20,21 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_each_call
+from commtrace.analyze.cached_per_run import of_each_call
 from commtrace.analyze.device import exposed_until, is_exact
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import is_transfer, numbers, partners
-from commtrace.analyze.sums import numbered_rows
+from commtrace.analyze.matching import (
+    NONE,
+    RECV,
+    SEND,
+    Arrays,
+    across_ranks,
+    codes_of_texts,
+    is_transfer,
+    matches,
+    of_match,
+    put_alike,
+)
 from commtrace.collective_table import EVERY_RANK, EVERY_RANK_AT_ROOT, ROOT, needing
 from commtrace.schema import Column
 
@@ -64,37 +74,95 @@ def has_known_end(comm: pd.DataFrame) -> pd.Series:
     return (comm["issue_ns"] >= 0) & ended
 
 
-@of_each_call(OF_COLLECTIVES)
+_LONG_AGO = -(1 << 62)
+_NEVER = 1 << 62
+NO_RANK = np.iinfo("int64").max
+
+
+@across_ranks(
+    num=(0, "int64"),
+    kind=(0, "int64"),
+    root=(_LONG_AGO, "int64"),
+    is_unlike=(False, "bool"),
+    latest=(_LONG_AGO, "int64"),
+    last=(NO_RANK, "int64"),
+    earliest=(_NEVER, "int64"),
+    first=(NO_RANK, "int64"),
+    of_root=(_LONG_AGO, "int64"),
+)
+def meetings(part: Frames, into: Arrays) -> None:
+    """Arrivals at each collective or transfer, in ns since the start of the run.
+
+    `num` is the number of calls; `kind` and `root` are those of all calls, unless they are unlike,
+    or a call is repeated or of unknown time: then `is_unlike` holds. `latest` and `earliest` are
+    the last and the first arrival, `last` and `first` the lowest ranks that made them, and
+    `of_root` is the arrival of the root. The kinds of a transfer are always unlike.
+    """
+    match, comm = matches(part).to_numpy(), part.comm
+    own = np.flatnonzero(match >= 0)
+    at, rank = match[own], comm["rank"].to_numpy()[own]
+    issue = (comm["issue_ns"].to_numpy() - part.start_ns)[own]
+    np.add.at(into["num"], at, 1)
+    is_unlike = comm["issue_ns"].to_numpy()[own] < 0
+    is_unlike |= pd.DataFrame({"match": at, "rank": rank}).duplicated().to_numpy()
+    root = comm["root"].to_numpy()[own]
+    is_unlike |= put_alike(into["kind"], at, codes_of_texts(comm["kind"])[own], 0)
+    is_unlike |= put_alike(into["root"], at, root, _LONG_AGO)
+    into["is_unlike"][at[is_unlike]] = True
+    _put(np.maximum, into["latest"], into["last"], at, issue, rank)
+    _put(np.minimum, into["earliest"], into["first"], at, issue, rank)
+    is_root = rank == root
+    np.maximum.at(into["of_root"], at[is_root], issue[is_root])
+
+
+def _put(
+    extreme: np.ufunc,
+    times: np.ndarray,
+    ranks: np.ndarray,
+    at: np.ndarray,
+    time: np.ndarray,
+    rank: np.ndarray,
+) -> None:
+    """Put the first or last of some times at each entry, and the lowest rank that has it."""
+    before = times[at]
+    extreme.at(times, at, time)
+    now = times[at]
+    ranks[at[now != before]] = NO_RANK
+    is_it = time == now
+    np.minimum.at(ranks, at[is_it], rank[is_it])
+
+
+@of_each_call
 def last_arrivals(frames: Frames) -> pd.DataFrame:
     """Return `arrival` and `last_rank` of the last member that each call needs, if it is known.
 
     The arrival is in ns since the start of the run, and nan if it is unknown; the rank is then -1.
     Unlike the values of `arrivals`, they do not depend on the blocked time.
     """
-    comm, seq = frames.comm, numbers(frames).to_numpy()
+    comm, met = frames.comm, meetings(frames)
     issue = comm["issue_ns"] - frames.start_ns  # small enough to be exact as a float, too
-    number, firsts = numbered_rows([comm["group"], numbers(frames)])
-    rank, root, num = comm["rank"], comm["root"], len(firsts)
+    rank, root = comm["rank"], comm["root"]
     is_root = rank == root
     needs_everyone = comm["kind"].isin(NEEDS_EVERYONE) | (
         comm["kind"].isin(ROOT_NEEDS_EVERYONE) & is_root
     )
     needs_root = comm["kind"].isin(NEEDS_ROOT)
     needs_nobody = comm["kind"].isin(ROOT_NEEDS_EVERYONE) & ~is_root
-    latest, last = _last_arrivals(number, num, issue.to_numpy(), rank.to_numpy())
-    arrival = pd.Series(latest[number], comm.index).where(needs_everyone)
+    latest = pd.Series(of_match(frames, met["latest"], _LONG_AGO), comm.index)
+    last_rank = pd.Series(of_match(frames, met["last"], NONE), comm.index)
+    arrival = latest.astype("float64").where(needs_everyone)
     if needs_root.any():
-        arrival = arrival.mask(needs_root, _of_root(issue, is_root, number, num))
+        of_root = pd.Series(of_match(frames, met["of_root"], _LONG_AGO), comm.index)
+        arrival = arrival.mask(needs_root, of_root.astype("float64").where(of_root > _LONG_AGO))
+        last_rank = last_rank.mask(needs_root, root)
     arrival = arrival.mask(needs_nobody, issue)
-    matched = pd.Series(_are_matched(frames, seq, number, firsts), comm.index)
-    last_rank = pd.Series(last[number], comm.index).mask(needs_root, root)
+    matched = is_complete(frames)
     if (transfer := is_transfer(frames)).any():
-        partner = partners(frames)
-        has_partner = (partner >= 0) & (comm["issue_ns"] >= 0)
-        other = issue.reindex(partner).set_axis(comm.index)
-        has_partner &= comm["issue_ns"].reindex(partner).set_axis(comm.index) >= 0
-        arrival = arrival.mask(transfer, other.clip(lower=issue))
-        matched = matched.mask(transfer, has_partner)
+        # Both ends have arrived at the later of their times.
+        earliest_ns = of_match(frames, met["earliest"], _LONG_AGO) + frames.start_ns
+        both = (of_match(frames, met["num"], 0) == 2) & (earliest_ns >= 0)
+        arrival = arrival.mask(transfer, latest)
+        matched = matched.mask(transfer, both)
         last_rank = last_rank.mask(transfer, comm["peer"])
     known = matched & arrival.notna()
     last_rank = last_rank.where(arrival > issue, rank)
@@ -106,7 +174,18 @@ def last_arrivals(frames: Frames) -> pd.DataFrame:
     )
 
 
-@of_each_call(OF_RANKS)
+def is_complete(frames: Frames) -> pd.Series:
+    """Return a mask of the calls of collectives that each member made once, alike and timed."""
+    comm, met = frames.comm, meetings(frames)
+    group = comm["group"].cat
+    sizes = frames.groups.drop_duplicates("name").set_index("name")["size"]
+    size = np.append(sizes.reindex(group.categories).fillna(-1).to_numpy("int64"), -1)
+    found = of_match(frames, met["num"], 0) == size[group.codes]
+    found &= ~of_match(frames, met["is_unlike"], True)
+    return pd.Series(found & ~is_transfer(frames), comm.index)
+
+
+@of_each_call
 def arrivals(frames: Frames) -> pd.DataFrame:
     """Return wait and transfer of every call, in the order of table `comm`; see `COLUMNS`."""
     comm, base = frames.comm, frames.start_ns
@@ -125,30 +204,6 @@ def arrivals(frames: Frames) -> pd.DataFrame:
         {"rank": comm["rank"], "id": comm["id"]}
         | {name: values.where(known, -1).astype("int64") for name, values in columns.items()}
     )
-
-
-def _are_matched(
-    frames: Frames, seq: np.ndarray, number: np.ndarray, firsts: np.ndarray
-) -> np.ndarray:
-    """Test whether each member of the group made the call once, with equal kind and root."""
-    comm, num = frames.comm, len(firsts)
-    group = comm["group"].cat
-    sizes = frames.groups.drop_duplicates("name").set_index("name")["size"]
-    size = sizes.reindex(group.categories).fillna(-1).to_numpy("int64")[group.codes.iloc[firsts]]
-    # A rank that made the call twice could hide one that did not make it.
-    call, of_calls = numbered_rows([number, comm["rank"]])
-    each_once = np.bincount(call, minlength=len(of_calls)) == 1
-    are_matched = (seq[firsts] >= 0) & (np.bincount(number, minlength=num) == size)
-    for holds in (
-        each_once[call],
-        comm["issue_ns"].to_numpy() >= 0,
-        *(
-            values == values[firsts][number]
-            for values in (comm["kind"].cat.codes.to_numpy(), comm["root"].to_numpy())
-        ),
-    ):
-        are_matched &= np.bincount(number[~holds], minlength=num) == 0
-    return are_matched[number]
 
 
 def _blocked_before(frames: Frames, issue: pd.Series, arrival: pd.Series) -> pd.Series:
@@ -182,22 +237,17 @@ def blocked_parts(comm: pd.DataFrame, issue: pd.Series) -> tuple[pd.Series, pd.S
     return in_call, in_wait, np.maximum(ended - in_wait, issue + in_call)
 
 
-def _of_root(issue: pd.Series, is_root: pd.Series, number: np.ndarray, num: int) -> np.ndarray:
-    """Return the issue time of the root of each call's collective; nan without a root."""
-    found, roots = np.full(num, -np.inf), np.flatnonzero(is_root)
-    np.maximum.at(found, number[roots], issue.to_numpy("float64")[roots])
-    return np.where(np.isinf(found), np.nan, found)[number]
+@across_ranks(issue=(np.nan, "float64"))
+def _sends(part: Frames, into: Arrays) -> None:
+    """When the send of each transfer was issued, in ns since the start; nan if unknown."""
+    comm, match = part.comm, matches(part)
+    is_one = (comm["kind"] == SEND) & (match >= 0) & (comm["issue_ns"] >= 0)
+    into["issue"][match[is_one]] = comm["issue_ns"][is_one] - part.start_ns
 
 
-def _last_arrivals(
-    number: np.ndarray, num: int, issue: np.ndarray, rank: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the latest issue of each collective, and its rank; the lowest in a tie."""
-    latest, last = (np.full(num, extreme) for extreme in (_LONG_AGO, -_LONG_AGO))
-    np.maximum.at(latest, number, issue)
-    is_latest = issue == latest[number]
-    np.minimum.at(last, number[is_latest], rank[is_latest])
-    return latest, last
-
-
-_LONG_AGO = -(1 << 62)
+@of_each_call
+def sent(frames: Frames) -> pd.Series:
+    """Return when the data of each receive was sent, in ns since the start; nan if unknown."""
+    of_sends = of_match(frames, _sends(frames)["issue"], np.nan)
+    issue = pd.Series(of_sends, frames.comm.index, name="sent")
+    return issue.where(frames.comm["kind"] == RECV)

@@ -24,10 +24,19 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, addable, typed
-from commtrace.analyze.arrivals import last_arrivals
+from commtrace.analyze.arrivals import NO_RANK, last_arrivals
 from commtrace.analyze.cached_per_run import cached_per_run, of_each_part
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import mesh_axes, numbers
+from commtrace.analyze.frame import Frames, joined
+from commtrace.analyze.matching import (
+    Arrays,
+    across_ranks,
+    codes_of_texts,
+    entries,
+    matches,
+    mesh_axes,
+    numbers,
+    put_alike,
+)
 from commtrace.analyze.measures import busbw_factors, summed
 from commtrace.analyze.sizes import power_below
 from commtrace.analyze.sums import numbered_rows, sums_by
@@ -161,7 +170,7 @@ def bandwidth(frames: Frames) -> pd.DataFrame:
     table["payload_bytes"] = table["payload_bytes"].where(table["num_unsized"] == 0, -1)
     for name, (part, time) in _RATES.items():
         table[f"{name}_bytes_per_s"] = _rate(table[part], table[time])
-    single = _joined(frames.by_collectives(_of_collectives))
+    single = _speeds_of_rows(frames)
     for name, of_all in (("median", np.median), ("best", np.max)):
         table[f"{name}_busbw_bytes_per_s"] = [
             of_all(np.concatenate(single[row])) if row in single else math.nan
@@ -222,42 +231,63 @@ def _kept_sums(frames: Frames) -> pd.DataFrame:
     return sums_by(calls, _rows(frames)).reset_index()
 
 
-_Rates = dict[tuple[Any, ...], list[np.ndarray]]
-"""Busbw of the collectives of each row, in pieces."""
-
-
-def _of_collectives(frames: Frames) -> _Rates:
-    """Return the busbw after arrival of each collective for which it is known."""
-    timed, number = timed_calls(frames), numbers(frames).to_numpy()
-    known = np.flatnonzero(timed["after_arrival"].notna())
-    keys = [key.iloc[known] for key in _rows(frames)]
-    row, firsts = numbered_rows(keys)
-    # A transfer has no number and is by itself; its other end is another call.
-    number = np.where(number >= 0, number, -1 - np.arange(len(number)))[known]
-    collective, first_calls = numbered_rows([row, number])
-    bus, time = (
-        pd.Series(np.bincount(collective, timed[name].to_numpy()[known], len(first_calls)))
-        for name in ("bus", "after_arrival")
-    )
-    is_known = (rates := _rate(bus, time)).notna()
-    of_row = row[first_calls[is_known]]
-    in_order = rates[is_known].to_numpy()[np.argsort(of_row, kind="stable")]
-    nums = np.bincount(of_row, minlength=len(firsts))
-    ends = np.cumsum(nums)
-    names = zip(*(key.iloc[firsts] for key in keys), strict=True)
-    return {
-        name: [in_order[end - num : end]]
-        for name, num, end in zip(names, nums, ends, strict=True)
-        if num
-    }
-
-
-def _joined(parts: list[_Rates]) -> _Rates:
-    found: _Rates = {}
-    for part in parts:
-        for row, pieces in part.items():
-            found.setdefault(row, []).extend(pieces)
+def _speeds_of_rows(frames: Frames) -> dict[tuple[Any, ...], list[np.ndarray]]:
+    """Return the busbw after arrival of the collectives of each row for which it is known."""
+    tables, uneven = zip(*frames.by_ranks(_speeds), strict=True)
+    # Members with other sizes, such as of an uneven all-to-all, are in several rows.
+    of_members = joined(uneven)
+    by = ["collective", *_BY]
+    sums = of_members.groupby(by, observed=True, sort=False)[["bus", "time"]].sum()
+    rates = _rate(sums["bus"], sums["time"]).dropna().rename("rate").reset_index()
+    found: dict[tuple[Any, ...], list[np.ndarray]] = {}
+    for table in (*tables, rates):
+        for row, of_row in table.groupby(_BY, observed=True)["rate"]:
+            found.setdefault(row, []).append(of_row.to_numpy())  # type: ignore[arg-type]
     return found
+
+
+@across_ranks(
+    bus=(0.0, "float64"),
+    time=(0.0, "float64"),
+    _row=(0, "int64"),
+    is_uneven=(False, "bool"),
+    rank=(NO_RANK, "int64"),
+)
+def _sums_of_collectives(part: Frames, into: Arrays) -> None:
+    """Sums over the calls of each collective with a known time after arrival.
+
+    `rank` is the lowest rank among them; `is_uneven` if they are in several rows of the table.
+    """
+    timed = timed_calls(part)
+    is_one = (timed["after_arrival"].notna() & (numbers(part) >= 0)).to_numpy()
+    at = matches(part).to_numpy()[is_one]
+    np.add.at(into["bus"], at, timed["bus"].to_numpy()[is_one])
+    np.add.at(into["time"], at, timed["after_arrival"].to_numpy()[is_one])
+    np.minimum.at(into["rank"], at, part.comm["rank"].to_numpy()[is_one])
+    number, firsts = numbered_rows(_rows(part))
+    rows = zip(*(key.iloc[firsts] for key in _rows(part)), strict=True)
+    names = pd.Categorical.from_codes(number, pd.Index([*map(repr, rows)], dtype=object))
+    is_other = put_alike(into["_row"], at, codes_of_texts(pd.Series(names))[is_one], 0)
+    into["is_uneven"][at[is_other]] = True
+
+
+def _speeds(part: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the `rate` of collectives and transfers of a part, with their row of the table.
+
+    Also return `collective`, `bus` and `time` of calls of collectives that are in several rows.
+    """
+    timed = timed_calls(part)
+    known = timed["after_arrival"].notna()
+    calls = pd.DataFrame(dict(zip(_BY, _rows(part), strict=True)))[known]
+    calls = calls.assign(bus=timed["bus"][known], time=timed["after_arrival"][known])
+    is_alone = numbers(part)[known] < 0  # a transfer, whose other end is another call
+    alone, calls = calls[is_alone], calls[~is_alone]
+    calls = calls.assign(collective=matches(part)[calls.index])
+    sums = entries(_sums_of_collectives(part), calls["collective"])
+    is_even = ~sums["is_uneven"] & (sums["rank"] == part.comm["rank"][calls.index])
+    once = calls[_BY].assign(bus=sums["bus"], time=sums["time"])[is_even]
+    rates = joined([each.assign(rate=_rate(each["bus"], each["time"])) for each in (alone, once)])
+    return rates.dropna(subset="rate"), calls[sums["is_uneven"]]
 
 
 def _with_reference(frames: Frames, table: pd.DataFrame) -> pd.DataFrame:

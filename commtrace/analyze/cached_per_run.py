@@ -1,15 +1,13 @@
 """Caches of intermediate results that several analyses share; they are dropped with the run.
 
-A run that is larger than memory is analysed in parts (`parts`), each with all rows of some ranks or
-all calls of some collectives. A result is cached
+A run that is larger than memory is analysed in parts (`parts`), each with all rows of some ranks. A
+result is cached
 
-    cached_per_run                  for the run or part that it was computed from
-    of_run                          for the whole run; parts take it from their run
-    of_each_call(OF_RANKS)          as a row per call, from parts with all calls of a rank
-    of_each_call(OF_COLLECTIVES)    as a row per call, from parts with all members' calls
-    of_each_part                    as a table of each part, kept for later passes
-
-A part of the other sort takes the rows of its calls from those that its run has stored.
+    cached_per_run    for the run or part that it was computed from
+    of_run            for the whole run; parts take it from their run
+    of_each_call      as a row per call of a part; some calls take it from the parts that have them
+    of_each_part      as a table of each part, kept for later passes
+    across_ranks      as arrays with an entry for each match of calls, from all parts (`matching`)
 """
 
 from __future__ import annotations
@@ -22,9 +20,6 @@ from weakref import WeakKeyDictionary
 from commtrace.analyze.frame import Frames
 
 T = TypeVar("T")
-
-OF_RANKS, OF_COLLECTIVES = "ranks", "collectives"
-"""Sorts of parts: all calls of a rank, or all calls of a collective and both ends of a transfer."""
 
 
 def cached_per_run(function: Callable[[Frames], T]) -> Callable[[Frames], T]:
@@ -51,28 +46,19 @@ def of_run(function: Callable[[Frames], T]) -> Callable[[Frames], T]:
     return answer
 
 
-def of_each_call(sort: str) -> Callable[[Callable[[Frames], T]], Callable[[Frames], T]]:
-    """Cache a row per call: `function` returns a Series or a DataFrame by rows of table `comm`.
+def of_each_call(function: Callable[[Frames], T]) -> Callable[[Frames], T]:
+    """Cache a row per call: `function` returns a Series or a DataFrame by rows of table `comm`."""
+    cached = cached_per_run(function)
 
-    Args:
-        sort: Sort of the parts from which it can be computed, `OF_RANKS` or `OF_COLLECTIVES`.
-    """
+    @functools.wraps(function)
+    def answer(frames: Frames) -> Any:
+        return frames.of_each_call(answer, cached)
 
-    def decorate(function: Callable[[Frames], T]) -> Callable[[Frames], T]:
-        cached = cached_per_run(function)
-
-        @functools.wraps(function)
-        def answer(frames: Frames) -> Any:
-            return frames.of_each_call(answer, cached)
-
-        answer.__dict__["sort"] = sort
-        return answer
-
-    return decorate
+    return answer
 
 
 def of_each_part(function: Callable[[Frames], T]) -> Callable[[Frames], T]:
-    """Cache a table for each part of a sort, which a stored run keeps for later passes.
+    """Cache a table for each part, which a stored run keeps for later passes.
 
     It must depend on the events alone, and not on settings.
     """
@@ -83,8 +69,3 @@ def of_each_part(function: Callable[[Frames], T]) -> Callable[[Frames], T]:
         return frames.of_each_part(answer, cached)
 
     return answer
-
-
-def sort_of(answer: Callable[..., Any]) -> str | None:
-    """Return the sort of parts that compute a row per call; None of a value of the whole run."""
-    return getattr(answer, "sort", None)

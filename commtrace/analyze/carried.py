@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import OF_RANKS, of_each_call
+from commtrace.analyze.cached_per_run import of_each_call
 from commtrace.analyze.frame import Frames
 
 
@@ -21,7 +21,7 @@ def parameters_of(frames: Frames, calls: pd.DataFrame) -> pd.Series:
     return calls["parameters"].astype(object).mask(is_too_small(frames)[calls.index], "")
 
 
-@of_each_call(OF_RANKS)
+@of_each_call
 def is_too_small(frames: Frames) -> pd.Series:
     """Return a mask of the calls that are too small for the gradients that they name."""
     comm = frames.comm

@@ -11,98 +11,123 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.analysis import addable
-from commtrace.analyze.arrivals import arrivals, last_arrivals
+from commtrace.analyze.arrivals import (
+    NEEDS_EVERYONE,
+    NEEDS_ROOT,
+    ROOT_NEEDS_EVERYONE,
+    arrivals,
+    last_arrivals,
+    meetings,
+)
 from commtrace.analyze.cached_per_run import cached_per_run, of_each_part
-from commtrace.analyze.covered import ends_of_parts
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import collective_keys, group_numbers, is_transfer, numbers
+from commtrace.analyze.matching import (
+    Arrays,
+    across_ranks,
+    entries,
+    group_numbers,
+    is_transfer,
+    matches,
+    numbers,
+)
 
 NOBODY = -1
 """Row of the straggler of a collective in which nobody waited."""
 
 
 @cached_per_run
+def is_member(frames: Frames) -> pd.Series:
+    """Return a mask of the calls of complete collectives."""
+    return last_arrivals(frames)["arrival"].notna() & ~is_transfer(frames)
+
+
+@cached_per_run
 def member_calls(frames: Frames) -> pd.DataFrame:
     """Return the calls of complete collectives, by their rows in table `comm`.
 
-    Columns are `collective`, its number in `collectives`; `group`, the row of its group in table
-    `groups`; `kind`, the code of its category; `number` in the group; `rank`; `issue` in ns since
-    the start of the run; `last_rank` as in `arrivals`; and `wait_ns` and `transfer_ns`, -1 if
-    unknown.
+    Columns are `collective`, its match; `group`, the row of its group in table `groups`; `kind`,
+    the code of its category; `number` in the group; `rank`; `issue` in ns since the start of the
+    run; `last_rank` as in `arrivals`; and `wait_ns` and `transfer_ns`, -1 if unknown.
     """
-    comm, last = frames.comm, last_arrivals(frames)
-    arrived = arrivals(frames)
-    calls = pd.DataFrame(
-        {
-            "group": group_numbers(frames),
-            "kind": comm["kind"].cat.codes,
-            "number": numbers(frames),
-            "rank": comm["rank"],
-            "issue": comm["issue_ns"] - frames.start_ns,
-            "last_rank": last["last_rank"],
-            "wait_ns": arrived["wait_ns"],
-            "transfer_ns": arrived["transfer_ns"],
-        }
-    )[last["arrival"].notna() & ~is_transfer(frames)]
-    (key,) = collective_keys(calls)
-    calls.insert(0, "collective", key.factorize()[0])
-    return calls
+    comm, arrived = frames.comm, arrivals(frames)
+    calls = {
+        "collective": matches(frames),
+        "group": group_numbers(frames),
+        "kind": comm["kind"].cat.codes,
+        "number": numbers(frames),
+        "rank": comm["rank"],
+        "issue": comm["issue_ns"] - frames.start_ns,
+        "last_rank": last_arrivals(frames)["last_rank"],
+        "wait_ns": arrived["wait_ns"],
+        "transfer_ns": arrived["transfer_ns"],
+    }
+    return pd.DataFrame(calls)[is_member(frames)]
+
+
+@cached_per_run
+def is_straggler(frames: Frames) -> pd.Series:
+    """Return a mask of the calls of complete collectives for which other members waited."""
+    own = is_member(frames).to_numpy()
+    at, kind, rank = matches(frames)[own], frames.comm["kind"][own], frames.comm["rank"][own]
+    met = entries(meetings(frames), at)
+    is_last = rank == met["last"]
+    is_late = kind.isin(NEEDS_EVERYONE) & is_last & (met["earliest"] < met["latest"])
+    is_late |= kind.isin(NEEDS_ROOT) & (rank == met["root"]) & (met["earliest"] < met["of_root"])
+    has_root = met["of_root"] + frames.start_ns >= 0
+    has_waited = has_root & (met["of_root"] < met["latest"])
+    is_late |= kind.isin(ROOT_NEEDS_EVERYONE) & is_last & has_waited
+    return is_late.reindex(frames.comm.index, fill_value=False)
+
+
+@across_ranks(
+    wait_ns=(0.0, "float64"),
+    transfer_ns=(0.0, "float64"),
+    is_known=(False, "bool"),
+    straggler=(NOBODY, "int64"),
+)
+def waits_in_all(part: Frames, into: Arrays) -> None:
+    """Waits of the members of complete collectives in sum, and the row of the straggler's call."""
+    calls = member_calls(part)
+    known = calls[calls["wait_ns"] >= 0]
+    for name in ("wait_ns", "transfer_ns"):
+        # Floats do not overflow, and are exact for sums of 100 days.
+        np.add.at(into[name], known["collective"], known[name].clip(lower=0).astype("float64"))
+    into["is_known"][known["collective"]] = True
+    late = calls.index[is_straggler(part)[calls.index]]
+    into["straggler"][calls["collective"][late]] = late
 
 
 @of_each_part
 def collectives(frames: Frames) -> pd.DataFrame:
-    """Return a row per complete collective.
+    """Return a row per complete collective, in the part that has the call of its last rank.
 
     Columns are `group`, `kind` and `number` as in `member_calls`; `num_ranks`; the ranks `first`
     and `last` to arrive, the lowest in a tie, and `last_row`, the call of the latter; `skew_ns`;
     `wait_ns` and `transfer_ns`, summed over the members for which they are known, -1 if there
-    are none; and `straggler`, the row of the call for which others waited, or `NOBODY`.
+    are none; and `straggler`, the row of the call for which others waited, or `NOBODY`. The index
+    is the match.
     """
     calls = member_calls(frames)
-    order = np.argsort(calls["collective"].to_numpy(), kind="stable")
-    by, issue, rank = (calls[name].to_numpy()[order] for name in ("collective", "issue", "rank"))
-    begins, ends = ends_of_parts(np.diff(by) != 0) if len(order) else (order, order)
-    num = ends - begins + 1
-    earliest, latest = np.minimum.reduceat(issue, begins), np.maximum.reduceat(issue, begins)
-
-    def lowest_rank_at(times: np.ndarray) -> np.ndarray:
-        """Return the place of the call of the lowest rank among those issued at these times."""
-        ranks = np.where(issue == np.repeat(times, num), rank, _NO_RANK)
-        is_lowest = ranks == np.repeat(np.minimum.reduceat(ranks, begins), num)
-        return np.minimum.reduceat(np.where(is_lowest, np.arange(len(order)), len(order)), begins)
-
-    first, last = lowest_rank_at(earliest), lowest_rank_at(latest)
-    table = calls.iloc[order[first]][["group", "kind", "number"]].set_axis(
-        pd.Index(by[begins], name="collective")
+    met = meetings(frames)
+    calls = calls[calls["rank"] == met["last"][calls["collective"]]]
+    met = entries(met, calls["collective"])
+    waits = entries(waits_in_all(frames), calls["collective"])
+    table = calls[["group", "kind", "number"]].assign(
+        num_ranks=met["num"],
+        first=met["first"],
+        last=met["last"],
+        last_row=calls.index,
+        skew_ns=met["latest"] - met["earliest"],
+        straggler=waits["straggler"],
     )
-    table["num_ranks"] = num
-    table["first"], table["last"] = rank[first], rank[last]
-    table["last_row"] = calls.index[order[last]]
-    table["skew_ns"] = latest - earliest
-    known = np.maximum.reduceat(calls["wait_ns"].to_numpy()[order], begins) >= 0
     for name in ("wait_ns", "transfer_ns"):
-        values = addable(calls[name].clip(lower=0)).to_numpy()[order]
-        table[name] = np.where(known, np.add.reduceat(values, begins), -1)
-    table["straggler"] = _stragglers(calls, len(table))
-    return table
+        total = waits[name]
+        total = total.astype("int64") if total.max() < _EXACT or total.empty else total
+        table[name] = total.where(waits["is_known"], -1)
+    return table.set_axis(pd.Index(calls["collective"], name="collective"))
 
 
-_NO_RANK = np.iinfo("int64").max
-
-
-def _stragglers(calls: pd.DataFrame, num: int) -> np.ndarray:
-    """Return the row of the call that others waited for, for each collective; or `NOBODY`."""
-    collective, rank, last_rank = (
-        calls[name].to_numpy() for name in ("collective", "rank", "last_rank")
-    )
-    late, row = np.full(num, -1), np.full(num, NOBODY)
-    # From the last one on, so that the first one of several that differ counts.
-    waits = np.flatnonzero(last_rank != rank)[::-1]
-    late[collective[waits]] = last_rank[waits]
-    is_late = rank == late[collective]
-    row[collective[is_late]] = calls.index[is_late]
-    return row
+_EXACT = 2.0**53
 
 
 def with_names(frames: Frames, each: pd.DataFrame) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import OF_RANKS, cached_per_run, of_each_call
+from commtrace.analyze.cached_per_run import cached_per_run, of_each_call
 from commtrace.analyze.covered import NOTHING, Covered
 from commtrace.analyze.frame import Frames
 from commtrace.schema import COMPUTE
@@ -53,7 +53,7 @@ def _by_device(table: pd.DataFrame) -> Iterator[tuple[tuple[int, str], pd.DataFr
         yield (int(rank), str(device)), rows
 
 
-@of_each_call(OF_RANKS)
+@of_each_call
 def is_exact(frames: Frames) -> pd.Series:
     """Return a mask of the calls for which the trace has the computation beside them.
 

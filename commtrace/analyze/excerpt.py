@@ -10,8 +10,9 @@ taken from the run: a wait is known even if the call it was for is not in the ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ import pandas as pd
 
 from commtrace.analyze.arrivals import end_ns
 from commtrace.analyze.frame import Frames, joined
-from commtrace.analyze.matching import is_transfer, numbers, partners
+from commtrace.analyze.matching import is_transfer, matches, numbers, partners, sections
 from commtrace.errors import UsageError
 from commtrace.units import text_of_ranks
 
@@ -126,6 +127,38 @@ def _calls_of(part: Frames, ranks: tuple[int, ...] | None) -> pd.Series:
     if ranks is None:
         return pd.Series(True, index=part.comm.index)
     return part.comm["rank"].isin(ranks)
+
+
+_ROWS_OF_BATCH = 500_000
+_MATCHES_OF_BIN = 1 << 12
+
+
+def of_kinds(run: Frames, *kinds: str) -> Iterator[Frames]:
+    """Yield excerpts with the calls of some kinds, of all members of a collective in the same one.
+
+    A run in memory is yielded as it is.
+    """
+    if not run.is_stored:
+        yield run
+        return
+    num = np.sum(run.by_ranks(_num_of_kinds, kinds), axis=0)
+    batch = np.cumsum(num) // _ROWS_OF_BATCH
+    edges = np.flatnonzero(np.diff(batch, prepend=-1, append=-1))
+    for first, last in pairwise((edges * _MATCHES_OF_BIN).tolist()):
+        rows = selected(run, _are_between, kinds, first, last)
+        if len(rows):
+            yield excerpt(run, rows)
+
+
+def _num_of_kinds(part: Frames, kinds: tuple[str, ...]) -> np.ndarray:
+    """Return the number of calls of some kinds in each bin of matches."""
+    match = matches(part)[part.comm["kind"].isin(kinds)].to_numpy()
+    num_bins = sections(part).num // _MATCHES_OF_BIN + 1
+    return np.bincount(match[match >= 0] // _MATCHES_OF_BIN, minlength=num_bins)
+
+
+def _are_between(part: Frames, kinds: tuple[str, ...], first: int, last: int) -> pd.Series:
+    return part.comm["kind"].isin(kinds) & matches(part).between(first, last - 1)
 
 
 def _of_ranks(table: pd.DataFrame, ranks: tuple[int, ...] | None) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from math import prod
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import OF_RANKS, cached_per_run, of_each_call
+from commtrace.analyze.cached_per_run import cached_per_run, of_each_call
 from commtrace.analyze.census import census
 from commtrace.analyze.frame import Frames
 from commtrace.importers.names import dtype_of
@@ -132,7 +132,7 @@ def ranks_of_experts(num_experts: int, size: int) -> np.ndarray:
     return np.arange(num_experts) // -(-num_experts // size)
 
 
-@of_each_call(OF_RANKS)
+@of_each_call
 def directions(frames: Frames) -> pd.Series:
     """Return the direction of each call, as its place in `DIRECTIONS`."""
     comm = frames.comm

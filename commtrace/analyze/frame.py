@@ -10,7 +10,7 @@ A lone surrogate, which can be written neither to a file nor to a terminal, beco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -105,25 +105,6 @@ class Frames:
         """
         return [function(self, *args)]
 
-    def by_collectives(
-        self,
-        function: Callable[..., T],
-        *args: Any,
-        fold: Callable[[list[T]], T] | None = None,
-    ) -> list[T]:
-        """Return `function(part, *args)` of parts with all calls of some collectives each.
-
-        The ends of a transfer are in the same part, too; for the arguments see `by_ranks`.
-        """
-        return [function(self, *args)]
-
-    def together(self, functions: Iterable[Callable[[], T]]) -> list[T]:
-        """Return the results of functions that analyse the run, in their order.
-
-        Those of a stored run share passes over its parts.
-        """
-        return [function() for function in functions]
-
     def value_of(self, answer: Callable[[Frames], T], compute: Callable[[Frames], T]) -> T:
         """Return what `compute` returns of the run and caches; `answer` identifies it."""
         return compute(self)
@@ -144,6 +125,10 @@ class Frames:
     ) -> Any:
         """Return what `compute` returns of this part, a table; see `of_each_part`."""
         return compute(self)
+
+    def arrays_of(self, facts: Any, in_memory: Callable[[Frames], Any]) -> Any:
+        """Return arrays with an entry for each match; see `matching.across_ranks`."""
+        return in_memory(self)
 
     def narrowed(
         self,

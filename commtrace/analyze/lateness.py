@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.analysis import addable
 from commtrace.analyze.cached_per_run import of_each_part, of_run
-from commtrace.analyze.collectives import NOBODY, collectives, member_calls
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import collective_keys, group_numbers, is_transfer, numbers
+from commtrace.analyze.collectives import NOBODY, collectives, member_calls, waits_in_all
+from commtrace.analyze.frame import Frames, joined
+from commtrace.analyze.matching import group_numbers, matches, numbers
 from commtrace.analyze.time_before import LONE, PARTS, begin_of, uses_before
 from commtrace.schema import Column
 from commtrace.units import text_of_duration
@@ -101,10 +100,10 @@ def lateness(frames: Frames) -> pd.DataFrame:
     In a run with more than `MOST_COMPARED` calls of collectives with a straggler, only the
     collectives with the largest skew have a row.
     """
-    chosen = _most_skewed(frames.by_collectives(_with_straggler, fold=_most_skewed))
+    chosen = _most_skewed(frames.by_ranks(_with_straggler, fold=_most_skewed))
     if chosen.empty:
         return _NOBODY_LATE
-    calls = pd.concat(frames.by_collectives(_members_of, chosen))
+    calls = joined(frames.by_ranks(_members_of, chosen))
     late = calls.loc[calls["is_late"], "collective"]
     late = pd.Series(late.index, index=late)
     begin = begin_of(frames, calls)
@@ -141,7 +140,8 @@ _IN_ORDER = ["skew_ns", "group", "number"]
 def _with_straggler(frames: Frames) -> pd.DataFrame:
     """Return the collectives with a straggler that have the largest skew; see `_most_skewed`."""
     each = collectives(frames)
-    late = each.loc[each["straggler"] != NOBODY, ["group", "number", "num_ranks", "skew_ns"]]
+    columns = ["group", "number", "num_ranks", "skew_ns", "straggler"]
+    late = each.loc[each["straggler"] != NOBODY, columns].reset_index()
     return _most_skewed([late])
 
 
@@ -159,23 +159,20 @@ def _most_skewed(parts: list[pd.DataFrame]) -> pd.DataFrame:
 def _members_of(frames: Frames, chosen: pd.DataFrame) -> pd.DataFrame:
     """Return the calls of collectives of `_most_skewed`, with `collective`, their numbers there.
 
-    Columns are also `group`, `number`, `rank` and `issue` as in `member_calls`, and `is_late` for
-    calls of stragglers.
+    Other columns are `group` and `number` as in `member_calls`, `rank`, `issue`, and `is_late`, a
+    mask of the calls of stragglers.
     """
-    each, comm = collectives(frames), frames.comm
-    of_calls = pd.DataFrame({"group": group_numbers(frames), "number": numbers(frames)})
-    wanted, own, keys = collective_keys(chosen, each, of_calls)
-    late = each.loc[own.isin(wanted), "straggler"]
-    place = wanted.get_indexer(keys)
-    is_one = (place >= 0) & ~is_transfer(frames)
-    rows = comm.index[is_one]
+    place = pd.Index(chosen["collective"]).get_indexer(pd.Index(matches(frames)))
+    rows = frames.comm.index[place >= 0]
+    comm = frames.comm.loc[rows, ["rank", "issue_ns"]]
     return pd.DataFrame(
         {
-            **of_calls[is_one],
-            "collective": place[is_one],
-            "rank": comm.loc[rows, "rank"],
-            "issue": comm.loc[rows, "issue_ns"] - frames.start_ns,
-            "is_late": rows.isin(late),
+            "group": group_numbers(frames)[rows],
+            "number": numbers(frames)[rows],
+            "collective": place[place >= 0],
+            "rank": comm["rank"],
+            "issue": comm["issue_ns"] - frames.start_ns,
+            "is_late": rows.isin(chosen["straggler"]),
         },
         index=rows,
     )
@@ -262,14 +259,13 @@ def lateness_at(frames: Frames, row: int) -> Lateness | None:
 
     It is None if nobody waited, or if the members' arrivals are unknown.
     """
-    found_late = next(filter(None, frames.by_collectives(_late_call, str(row))), None)
-    if found_late is None or found_late[0] not in lateness(frames).index:
+    late = max(frames.by_ranks(_straggler_of, str(row)))
+    if late == NOBODY or late not in lateness(frames).index:
         return None
-    late, rank, number = found_late
-    found: Any = lateness(frames).loc[late]
+    call, found = frames.calls_at([late]).iloc[0], lateness(frames).loc[late]
     return Lateness(
-        rank=rank,
-        id=number,
+        rank=int(call["rank"]),
+        id=int(call["id"]),
         reason=str(found["reason"]),
         excess_ns=float(found["excess_ns"]),
         usual_ns=float(found["usual_ns"]),
@@ -277,16 +273,12 @@ def lateness_at(frames: Frames, row: int) -> Lateness | None:
     )
 
 
-def _late_call(part: Frames, row: str) -> tuple[int, int, int] | None:
-    """Return row, rank and id of the straggler at the collective of a row, if the part has both."""
+def _straggler_of(part: Frames, row: str) -> int:
+    """Return the row of the straggler at the collective of a row, if the part has it."""
     calls = member_calls(part)
     if int(row) not in calls.index:
-        return None
-    late = int(collectives(part)["straggler"].loc[calls["collective"].loc[int(row)]])
-    if late == NOBODY:
-        return None
-    rank, number = (int(part.comm[name].loc[late]) for name in ("rank", "id"))
-    return late, rank, number
+        return NOBODY
+    return int(waits_in_all(part)["straggler"][calls["collective"].loc[int(row)]])
 
 
 def reason_sums(events: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:

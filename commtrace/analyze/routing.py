@@ -23,7 +23,14 @@ import pandas as pd
 
 from commtrace.analyze.all_to_all_splits import PLACE
 from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.exchanges import COMBINE, carries_rows, directions, exchanges
+from commtrace.analyze.excerpt import of_kinds
+from commtrace.analyze.exchanges import (
+    ALL_TO_ALL,
+    COMBINE,
+    carries_rows,
+    directions,
+    exchanges,
+)
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import members, numbers
 
@@ -175,7 +182,7 @@ def routing(frames: Frames, ratio: float) -> dict[ExchangePlace, Loads]:
     """
     last = int(frames.steps["step"].max()) if len(frames.steps) else 0
     width = -(-(last + 1) // MOST_STRETCHES)
-    return _all_of(frames.by_collectives(_of_part, width, ratio, fold=_all_of))
+    return _all_of([_of_calls(calls, width, ratio) for calls in of_kinds(frames, ALL_TO_ALL)])
 
 
 def _all_of(parts: list[dict[ExchangePlace, Loads]]) -> dict[ExchangePlace, Loads]:
@@ -189,7 +196,7 @@ def _both(
     return one | other | common
 
 
-def _of_part(part: Frames, width: int, ratio: float) -> dict[ExchangePlace, Loads]:
+def _of_calls(part: Frames, width: int, ratio: float) -> dict[ExchangePlace, Loads]:
     found: dict[ExchangePlace, Loads] = {}
     for made in collectives(part):
         for place, chosen in made.places.items():

@@ -44,7 +44,7 @@ _BY = ["group", "kind"]
 
 def skew(frames: Frames) -> pd.DataFrame:
     """Return a row per group and kind, the longest total wait first."""
-    of_parts, last_of_parts = zip(*frames.by_collectives(_of_collectives), strict=True)
+    of_parts, last_of_parts = zip(*frames.by_ranks(_of_collectives), strict=True)
     rows = pd.concat(of_parts)
     table = rows.drop(columns="max_skew_ns").apply(addable).groupby(_BY).sum()
     table["max_skew_ns"] = rows.groupby(_BY)["max_skew_ns"].max()

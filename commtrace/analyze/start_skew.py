@@ -52,7 +52,12 @@ NO_STRAGGLER = "nobody waited"
 
 def start_skew(frames: Frames) -> pd.DataFrame:
     """Return a row per collective, the largest skew first."""
-    each = _largest(pd.concat(frames.by_collectives(_of_collectives), ignore_index=True))
+    each = _largest(pd.concat(frames.by_ranks(_of_collectives), ignore_index=True))
+    known = each["late_row"].where(each["late_row"] != NOBODY).dropna().astype("int64")
+    late = frames.calls_at(known)[["rank", "id"]].set_axis(known.index)
+    each["straggler"] = late["rank"].reindex(each.index, fill_value=-1)
+    calls = pd.Series(late["rank"].astype(str) + ":" + late["id"].astype(str), dtype=object)
+    each["call"] = calls.reindex(each.index, fill_value="")
     reasons = lateness(frames).reindex(each["late_row"]).reset_index(drop=True)
     reasons["reason"] = reasons["reason"].fillna("")
     reasons["unknown"] = reasons["unknown"].where(each["late_row"] != NOBODY, NO_STRAGGLER)
@@ -68,19 +73,11 @@ def _largest(each: pd.DataFrame) -> pd.DataFrame:
 
 def _of_collectives(frames: Frames) -> pd.DataFrame:
     """Return the collectives of a part with the largest skew, and the row of the straggler."""
-    comm, each = frames.comm, collectives(frames)
+    each = collectives(frames)
     each = _largest(with_names(frames, each[each["skew_ns"] > 0]))
-    late = comm[["rank", "id"]].reindex(each["straggler"]).fillna(-1).astype("int64")
-    calls = [
-        f"{rank}:{number}" if rank >= 0 else ""
-        for rank, number in zip(late["rank"], late["id"], strict=True)
-    ]
-    return each.assign(
-        step=comm["step"].reindex(each["last_row"]).to_numpy(),
-        straggler=late["rank"].to_numpy(),
-        call=calls,
-        late_row=each["straggler"],
-    ).rename(columns={"first": "first_rank", "last": "last_rank"})
+    names = {"first": "first_rank", "last": "last_rank", "straggler": "late_row"}
+    step = frames.comm["step"].reindex(each["last_row"]).to_numpy()
+    return each.rename(columns=names).assign(step=step)
 
 
 START_SKEW = Analysis(

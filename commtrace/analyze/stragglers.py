@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, addable, typed
@@ -18,7 +19,16 @@ from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.cached_per_run import of_each_part, of_run
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.lateness import REASONS, lateness, main_reasons, reason_sums
-from commtrace.analyze.matching import is_transfer, mesh_axes, numbers, partners
+from commtrace.analyze.matching import (
+    NONE,
+    Arrays,
+    across_ranks,
+    entries,
+    matches,
+    mesh_axes,
+    numbers,
+    of_match,
+)
 from commtrace.analyze.time_before import previous_end
 from commtrace.schema import Column
 
@@ -84,20 +94,49 @@ def stands_out(share: Any, num_ranks: int) -> Any:
 
 OF_LATE_CALL = ["rank", "id", "step", "kind", "phase", "module", "source_file", "source_line"]
 """Columns of the call of a straggler."""
+_NEVER = 1 << 62
 _BY = ["rank", "kind", "mesh_axis", "phase", "module", "source_file", "source_line"]
+
+
+@across_ranks(
+    delay_ns=(_NEVER, "int64"),
+    wait_ns=(0.0, "float64"),
+    num=(0, "int64"),
+    straggler=(NONE, "int64"),
+    work_ns=(0.0, "float64"),
+    num_work=(0, "int64"),
+)
+def _delays(part: Frames, into: Arrays) -> None:
+    """Waits of all members but the straggler, at each match.
+
+    `delay_ns` is the shortest, and `wait_ns` the sum of the `num` waits; `straggler` is the rank
+    that they wait for, and `work_ns` is the sum of the `num_work` known times since their preceding
+    calls.
+    """
+    arrived, rank = arrivals(part), part.comm["rank"]
+    waits = arrived[(arrived["wait_ns"] >= 0) & (arrived["last_rank"] != rank)]
+    at, wait = matches(part)[waits.index].to_numpy(), waits["wait_ns"].to_numpy()
+    np.minimum.at(into["delay_ns"], at, wait)
+    np.add.at(into["wait_ns"], at, wait.astype("float64"))
+    np.add.at(into["num"], at, 1)
+    into["straggler"][at] = waits["last_rank"]
+    work = _since_last_call(part)[waits.index].to_numpy()
+    known = ~np.isnan(work)
+    np.add.at(into["work_ns"], at[known], work[known])
+    np.add.at(into["num_work"], at[known], 1)
 
 
 @of_each_part
 def delayed_calls(part: Frames) -> pd.DataFrame:
-    """Return a row per delayed call of a part, indexed by the row of the straggler's call.
+    """Return a row per delayed collective or transfer, in the part with the straggler's call.
 
-    Columns are `delay_ns` and `wait_ns` as in the table of `stragglers`; `num_ranks`, the number of
-    ranks involved; `number`, the collective's number in its group; and for this call only
-    `work_ns`, `others_work_ns`, `reason` and `excess_ns` as of `lateness`, and the columns
-    `OF_LATE_CALL`.
+    The index is the row of that call. Columns are `delay_ns` and `wait_ns` as in the table of
+    `stragglers`; `num_ranks`, the number of ranks involved; `number`, the collective's number in
+    its group; `match`; and for this call only `work_ns`, `others_work_ns`, `reason` and `excess_ns`
+    as of `lateness`, and the columns `OF_LATE_CALL`.
     """
     # Texts are categories, since a run can have millions of delayed calls.
-    found = _delayed(part).sort_index()
+    found = _delayed(part)
     reasons = lateness(part)[["reason", "excess_ns"]].reindex(found.index)
     reason = pd.Categorical(reasons["reason"].fillna(""), categories=sorted(["", *REASONS]))
     return found.assign(reason=reason, excess_ns=reasons["excess_ns"])
@@ -106,7 +145,7 @@ def delayed_calls(part: Frames) -> pd.DataFrame:
 @of_run
 def longest_delay_ns(frames: Frames) -> int:
     """Return the longest delay of a call; -1 without any."""
-    return max(frames.by_collectives(_longest_of_part))
+    return max(frames.by_ranks(_longest_of_part))
 
 
 def _longest_of_part(part: Frames) -> int:
@@ -115,53 +154,26 @@ def _longest_of_part(part: Frames) -> int:
 
 def _delayed(frames: Frames) -> pd.DataFrame:
     """Return the delayed calls of a part, without their reasons."""
-    comm, arrived = frames.comm, arrivals(frames)
-    waits = pd.DataFrame(
+    comm, every = frames.comm, matches(frames)
+    is_late = comm["rank"].to_numpy() == of_match(frames, _delays(frames)["straggler"], NONE)
+    is_late &= every.to_numpy() >= 0
+    is_late[is_late] = _delays(frames)["delay_ns"][every[is_late]] > 0
+    rows = comm.index[is_late]
+    delays = entries(_delays(frames), every[rows])
+    return pd.DataFrame(
         {
-            "group": comm["group"].cat.codes,
-            "number": numbers(frames),
-            "wait": addable(arrived["wait_ns"]),
-            "last": arrived["last_rank"],
-            "work": _since_last_call(frames),
-        }
-    )[(arrived["wait_ns"] >= 0) & (arrived["last_rank"] != comm["rank"])]
-    transfer = is_transfer(frames)
-    if transfer.any():
-        of_transfers = waits.index[transfer[waits.index]]
-        waits.loc[of_transfers, "number"] = -1 - of_transfers  # each is a group of its own
-    delayed = waits.groupby(["group", "number"], sort=False).agg(
-        delay_ns=("wait", "min"),
-        wait_ns=("wait", "sum"),
-        num_others=("wait", "size"),
-        last=("last", "first"),
-        others_work_ns=("work", "mean"),
+            "number": numbers(frames)[rows],
+            "match": every[rows],
+            "delay_ns": delays["delay_ns"],
+            "wait_ns": delays["wait_ns"],
+            "others_work_ns": delays["work_ns"] / delays["num_work"].replace(0, np.nan),
+            **comm.loc[rows, OF_LATE_CALL],
+            "mesh_axis": mesh_axes(frames, comm.loc[rows, "group"]).astype("category"),
+            "work_ns": _since_last_call(frames)[rows],
+            "num_ranks": delays["num"] + 1,
+        },
+        index=rows,
     )
-    found = delayed[delayed["delay_ns"] > 0].reset_index()
-    found.index = _rows_of_stragglers(frames, found)
-    found = found[found.index >= 0]
-    late = comm.loc[found.index, OF_LATE_CALL]
-    return found.assign(
-        **late,
-        mesh_axis=mesh_axes(frames, comm.loc[found.index, "group"]).astype("category"),
-        work_ns=_since_last_call(frames)[found.index],
-        num_ranks=found["num_others"] + 1,
-    ).drop(columns=["group", "last", "num_others"])
-
-
-def _rows_of_stragglers(frames: Frames, found: pd.DataFrame) -> pd.Index:
-    """Return the row of table `comm` that holds the last arrival at each of the calls found."""
-    comm = frames.comm
-    keys = pd.DataFrame(
-        {"group": comm["group"].cat.codes, "number": numbers(frames), "last": comm["rank"]}
-    )
-    keys = keys[keys["number"] >= 0].reset_index(names="row")
-    keys = keys.drop_duplicates(["group", "number", "last"])
-    rows = found[["group", "number", "last"]].merge(keys, how="left")["row"].fillna(-1)
-    transfers = found["number"].to_numpy() < 0
-    if transfers.any():
-        waited = -1 - found["number"].to_numpy()[transfers]
-        rows[transfers] = partners(frames)[waited].to_numpy()
-    return pd.Index(rows.astype("int64"))
 
 
 def _since_last_call(frames: Frames) -> pd.Series:
@@ -207,7 +219,7 @@ def _by_place(rows: pd.DataFrame) -> pd.DataFrame:
 
 def stragglers(frames: Frames) -> pd.DataFrame:
     """Return a row per rank and place, the longest delay first."""
-    table, reasons = _joined(frames.by_collectives(_of_part, fold=_joined))
+    table, reasons = _joined(frames.by_ranks(_of_part, fold=_joined))
     table = table.set_index(_BY).join(main_reasons(reasons, _BY)).reset_index()
     table["work_ns"] /= table["num_work"]
     table["others_work_ns"] /= table["num_others_work"]

@@ -31,17 +31,19 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.arrivals import NEEDS_EVERYONE, end_ns
-from commtrace.analyze.cached_per_run import (
-    OF_COLLECTIVES,
-    OF_RANKS,
-    cached_per_run,
-    of_each_call,
-)
-from commtrace.analyze.collectives import member_calls
+from commtrace.analyze.cached_per_run import cached_per_run, of_each_call
+from commtrace.analyze.collectives import is_member
 from commtrace.analyze.covered_time import CoveredTime
 from commtrace.analyze.frame import Frames, in_order
 from commtrace.analyze.intervals import blocked_intervals, without_core
-from commtrace.analyze.matching import group_numbers, numbers
+from commtrace.analyze.matching import (
+    Arrays,
+    across_ranks,
+    group_numbers,
+    matches,
+    numbers,
+    of_match,
+)
 from commtrace.analyze.unrecorded import resumed
 from commtrace.schema import COMMUNICATION, MEMCPY, MEMSET
 
@@ -60,7 +62,7 @@ DEVICE, HOST, LONE = "device", "host", "lone kernels"
 """Clock that measures the time; `LONE` if no other kernel of the device is in the trace."""
 
 
-@of_each_call(OF_RANKS)
+@of_each_call
 def previous_end(frames: Frames) -> pd.Series:
     """Return the end of the rank's preceding calls, in ns since the start; nan for the first."""
     comm = frames.comm
@@ -111,15 +113,19 @@ def _of_own(part: Frames, calls: pd.DataFrame, function: Callable[[Frames, pd.Da
     return function(part, calls[calls.index.isin(part.comm.index)])
 
 
-@of_each_call(OF_COLLECTIVES)
-def _joins_all(frames: Frames) -> pd.Series:
-    """Return a mask of the calls that need every rank and that all members have completed."""
-    members, comm = member_calls(frames), frames.comm
+@across_ranks(has_failed=(False, "bool"))
+def _failures(part: Frames, into: Arrays) -> None:
+    """Collectives that do not need every rank, or that a member has not completed."""
+    comm = part.comm
     joins = (comm["complete_ns"] >= comm["issue_ns"]) & comm["kind"].isin(NEEDS_EVERYONE)
-    collective = members["collective"].to_numpy()
-    fails = np.bincount(collective, ~joins.loc[members.index]) > 0
-    by_all = pd.Series(~fails[collective], index=members.index)
-    return by_all.reindex(comm.index, fill_value=False)
+    into["has_failed"][matches(part)[is_member(part) & ~joins]] = True
+
+
+@cached_per_run
+def _joins_all(frames: Frames) -> np.ndarray:
+    """Return a mask of the calls that need every rank and that all members have completed."""
+    has_failed = of_match(frames, _failures(frames)["has_failed"], unknown=True)
+    return is_member(frames).to_numpy() & ~has_failed
 
 
 @cached_per_run

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import OF_RANKS, cached_per_run, of_each_call
+from commtrace.analyze.cached_per_run import cached_per_run, of_each_call
 from commtrace.analyze.frame import Frames
 from commtrace.tracefile import EVERY
 
@@ -55,7 +55,7 @@ def unrecorded_ns(frames: Frames) -> pd.Series:
     return (gaps["end"] - gaps["start"]).groupby(gaps["rank"]).sum()
 
 
-@of_each_call(OF_RANKS)
+@of_each_call
 def resumed(frames: Frames) -> pd.Series:
     """Return the last end of this time before each call, in ns since the start; nan without any."""
     gaps, comm = unrecorded(frames), frames.comm

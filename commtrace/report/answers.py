@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
-from typing import Any
+from collections.abc import Sequence
+from functools import cached_property
 
 import pandas as pd
 
-from commtrace.analyze import CATALOG, Frames, notices_of
-from commtrace.analyze.consistency import compared
+from commtrace.analyze import CATALOG, Frames
 from commtrace.analyze.findings import grouped
-from commtrace.figures.flame import flame_nodes
 from commtrace.report.detail import Detail, detail_of
 from commtrace.report.evidence import evidence_of_problems
-from commtrace.report.overview import edges_ns
 
 MAX_CARDS = 100
 """Largest number of findings, and of problems, that a page shows."""
@@ -48,25 +44,8 @@ class Answers:
         return CATALOG[name].function(frames)
 
     def compute(self, names: Sequence[str]) -> None:
-        """Compute several analyses with all that the page needs of them, in shared passes."""
-        of_whole = [name for name in names if name in OF_THE_WHOLE]
-        others = [name for name in names if name not in OF_THE_WHOLE]
-        # The results of these are computed once and kept, or made of results that are kept.
-        further: tuple[Callable[[], Any], ...] = (
-            partial(compared, self.whole),
-            partial(notices_of, self.frames),
-            partial(flame_nodes, self.frames),
-            partial(edges_ns, self.frames),
-        )
-        asked: list[Callable[[], Any]] = [
-            *(partial(self._computed, name) for name in (*of_whole, *others)),
-            *further,
-        ]
-        if self.whole is self.frames:
-            tables = self.frames.together(asked)
-        else:
-            tables = [function() for function in asked]
-        self._tables |= dict(zip((*of_whole, *others), tables, strict=False))
+        """Compute several analyses."""
+        self._tables |= {name: self._computed(name) for name in names}
 
     @cached_property
     def findings(self) -> pd.DataFrame:

@@ -7,10 +7,6 @@ returns the number of compared calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import chain
-from typing import Any
-
 import pandas as pd
 
 from commtrace.analyze.analysis import Analysis, typed
@@ -49,7 +45,7 @@ from commtrace.analyze.consistency.in_flight import (
 )
 from commtrace.analyze.consistency.lost_ranks import lost_ranks, stalled_ranks
 from commtrace.analyze.consistency.order import crossed_orders
-from commtrace.analyze.consistency.problem import COLUMNS, Problem
+from commtrace.analyze.consistency.problem import COLUMNS
 from commtrace.analyze.consistency.progress import groups_in_progress, unlike_progress
 from commtrace.analyze.consistency.races import races
 from commtrace.analyze.consistency.reductions import wrongly_reduced
@@ -72,20 +68,14 @@ from commtrace.analyze.program_folder import program_folder
 def consistency(frames: Frames) -> pd.DataFrame:
     """Return a row per problem, faults first, then by time; empty if there are none."""
     covered = coverage(frames)
-    # Together, to share one pass over the run.
-    first: list[Callable[[], Any]] = [
-        lambda: absences(frames),
-        lambda: first_disagreements(frames),
-        lambda: first_unlike_reductions(frames),
-        lambda: hanging_calls(frames),
-        lambda: [*differing_replicas(frames)],
-        lambda: [*wrongly_reduced(frames)],
-        lambda: races(frames),
-    ]
-    absent, differing, of_reductions, hanging, *of_values = frames.together(first)
+    absent, differing, hanging = (
+        absences(frames),
+        first_disagreements(frames),
+        hanging_calls(frames),
+    )
     unlike = {*differing.items()} | {
         (group, number)
-        for group, number in of_reductions.items()
+        for group, number in first_unlike_reductions(frames).items()
         if number < differing.get(group, number + 1)
     }
     progress = groups_in_progress(frames, covered)
@@ -109,19 +99,16 @@ def consistency(frames: Frames) -> pd.DataFrame:
     in_calls = hanging.iloc[:0] if covered.imported_from else hanging
     inside = inside_creation(frames) | hangs_in(in_calls, all_waits)
     pairs = pairs_of_lone(all_waits, inside)
-    then: list[Callable[[], list[Problem]]] = [
-        lambda: [*disagreements(frames, covered, unlike)],
-        lambda: [*missing_calls(frames, covered, unexplained, inside)],
-        lambda: [*lone_waits(frames, covered, all_waits, inside)],
-        lambda: [*crossed_orders(frames, covered, differing)],
-        lambda: [
-            each
-            for each in unmatched_transfers(frames, covered, rows_of(all_rings))
-            if each.ranks not in pairs
-        ],
-    ]
+    unmatched = unmatched_transfers(frames, covered, rows_of(all_rings))
     problems = [
-        *chain.from_iterable([*frames.together(then), *of_values]),
+        *disagreements(frames, covered, unlike),
+        *missing_calls(frames, covered, unexplained, inside),
+        *lone_waits(frames, covered, all_waits, inside),
+        *crossed_orders(frames, covered, differing),
+        *(each for each in unmatched if each.ranks not in pairs),
+        *differing_replicas(frames),
+        *wrongly_reduced(frames),
+        *races(frames),
         *deadlocks(frames, covered, rings, all_waits),
         *missing_ranks(frames, covered),
         *unlike_groups(frames, covered, since_unlike),

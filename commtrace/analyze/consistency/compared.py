@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.arrivals import NO_RANK
 from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.absences import absences
 from commtrace.analyze.consistency.coverage import PROFILER, Coverage, coverage
@@ -24,7 +25,7 @@ from commtrace.analyze.consistency.numbered import numbered
 from commtrace.analyze.consistency.transfers import comparable_ends
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import is_fake_world
-from commtrace.analyze.matching import is_transfer, partners
+from commtrace.analyze.matching import Arrays, across_ranks, is_transfer, matches, partners
 from commtrace.collective_table import EVERY_RANK_AT_ROOT, KINDS, ROOT, needing
 from commtrace.importers.matching import STREAM
 from commtrace.units import counted, known_note
@@ -64,7 +65,7 @@ class Comparison:
         num_calls: Number of calls in the trace.
         num_compared: Number of calls that were compared.
         num_alone: Number of calls of groups of one rank.
-        num_collectives: Number of compared collectives.
+        num_collectives: Number of compared collectives, in the part of their first rank.
         num_transfers: Number of compared sends and recvs.
         not_compared: By reason, the number of calls that have peers but were not compared.
         unknown: Texts of properties that compared collectives lack; an unknown value agrees with
@@ -112,7 +113,7 @@ def compared(frames: Frames) -> Comparison:
         each.group: each.number for each in absences(frames) if set(each.absent) - set(each.lost)
     }
     differing = first_disagreements(frames)
-    of_parts = frames.by_collectives(_of_part, covered, missed, differing)
+    of_parts = frames.by_ranks(_of_part, covered, missed, differing)
     counts = sum((part.counts for part in of_parts), Counter[str]())
     return Comparison(
         num_calls=counts.total(),
@@ -127,11 +128,11 @@ def compared(frames: Frames) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """Numbers of calls of some collectives and transfers.
+    """Numbers of calls of a part.
 
     Attributes:
         counts: Number of calls by status: `COMPARED`, or the reason why not.
-        num_collectives: Number of compared collectives.
+        num_collectives: Number of compared collectives, in the part of their first rank.
         num_transfers: Number of compared sends and recvs.
         num_known: By property, the number of compared collectives with a known value, and the
             number of compared collectives that have the property.
@@ -155,7 +156,7 @@ def _of_part(
     calls = calls[is_compared[calls.index]]
     return _Compared(
         counts=Counter({each: num for each, num in zip(_STATUSES, counts, strict=True) if num}),
-        num_collectives=len(calls[["group", "number"]].drop_duplicates()),
+        num_collectives=int(_is_first(frames, calls).sum()),
         num_transfers=int((is_compared & is_transfer(frames)).sum()),
         num_known={name: _num_known(calls, *each) for name, each in PROPERTIES.items()},
     )
@@ -198,7 +199,7 @@ def _of_collectives(
     """Return the code of the status of the collectives with a number in their group.
 
     Args:
-        frames: All calls of some collectives.
+        frames: Calls of some ranks.
         covered: How far the calls of the run can be compared.
         missed: By group, the number from which on calls are missing.
         differing: By group, the number of the first call in which its members disagree.
@@ -217,7 +218,7 @@ def _of_collectives(
     num_recorded = by_group(members.groupby("group").size().to_dict(), 0)
     is_stream = by_group({each: each.startswith(STREAM) for each in group.categories}, 0) > 0
     is_inferred = (covered.imported_from == PROFILER) & is_stream
-    present = _num_ranks(calls)
+    present = _recorded(frames)["num_ranks"][matches(frames)[calls.index]]
     is_missed = number >= by_group(missed, math.inf)
     conditions = [
         (by_group(sizes, math.nan) == 1, ALONE),
@@ -231,11 +232,20 @@ def _of_collectives(
     return pd.Series(found, index=calls.index)
 
 
-def _num_ranks(calls: pd.DataFrame) -> np.ndarray:
-    """Return how many ranks made each call's collective."""
-    collective = calls.groupby(["group", "number"], observed=True, sort=False).ngroup()
-    is_first = ~pd.DataFrame({"collective": collective, "rank": calls["rank"]}).duplicated()
-    return np.bincount(collective[is_first])[collective] if len(calls) else np.empty(0)
+@across_ranks(num_ranks=(0, "int64"), lowest=(NO_RANK, "int64"))
+def _recorded(part: Frames, into: Arrays) -> None:
+    """Number of ranks that made each collective, and the lowest of them."""
+    calls = pd.DataFrame({"match": matches(part), "rank": part.comm["rank"]})
+    calls = calls.loc[numbered(part).index].drop_duplicates()
+    np.add.at(into["num_ranks"], calls["match"], 1)
+    np.minimum.at(into["lowest"], calls["match"], calls["rank"])
+
+
+def _is_first(frames: Frames, calls: pd.DataFrame) -> pd.Series:
+    """Return a mask of calls with one call of each collective: a call of its lowest rank."""
+    at = matches(frames)[calls.index]
+    is_lowest = calls["rank"] == _recorded(frames)["lowest"][at]
+    return is_lowest & ~at[is_lowest].duplicated().reindex(calls.index, fill_value=False)
 
 
 def result_of(frames: Frames, comparison: Comparison, num_faults: int) -> tuple[str, str]:

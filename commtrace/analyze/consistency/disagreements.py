@@ -17,16 +17,26 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import of_each_part, of_run
+from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.coverage import Coverage, coverage, source_of
 from commtrace.analyze.consistency.departures import MOST_COMPARED, departures
 from commtrace.analyze.consistency.exchanged import problem_of_splits, unmatched_splits
 from commtrace.analyze.consistency.numbered import CollectiveKey, calls_of, numbered
 from commtrace.analyze.consistency.problem import DIFFERENT, Problem, call_text, numbers_text
+from commtrace.analyze.excerpt import of_kinds
 from commtrace.analyze.exchanges import ALL_TO_ALL
 from commtrace.analyze.frame import Frames
+from commtrace.analyze.matching import (
+    Arrays,
+    across_ranks,
+    codes_of_texts,
+    first_of_groups,
+    matches,
+    put_alike,
+)
 from commtrace.analyze.tensor_shapes import numels
 from commtrace.collective_table import KINDS
 from commtrace.importers.device_kernels import UNKNOWN
@@ -59,45 +69,34 @@ def first_unlike_reductions(frames: Frames) -> dict[str, int]:
 
 
 def _first(frames: Frames, *, of_reductions: bool) -> dict[str, int]:
-    first: dict[str, int] = {}
-    for part in frames.by_collectives(_first_of_part):
-        columns = (part[name] for name in ("group", "number", "of_reductions"))
-        for group, number, is_one in zip(*columns, strict=True):
-            if is_one == of_reductions:
-                first[group] = min(int(number), first.get(group, int(number)))
-    return dict(sorted(first.items()))
+    differs = _differences(frames)["differs"].copy()
+    covered = coverage(frames)
+    for calls in of_kinds(frames, ALL_TO_ALL, "gather", "scatter"):
+        made = numbered(calls)
+        found = {*_rooted_sizes(covered, made), *_exchanged_sizes(covered, made)}
+        found |= _unmatched_splits(covered, made)
+        match = matches(calls)[made.index]
+        keys = zip(made["group"].cat.codes, made["number"], strict=True)
+        differs[match[np.array([key in found for key in keys], dtype=bool)]] = True
+    if of_reductions:
+        differs = _differences(frames)["reductions_differ"] & ~differs
+    return dict(sorted(first_of_groups(frames, differs).items()))
 
 
-@of_each_part
-def _first_of_part(frames: Frames) -> pd.DataFrame:
-    """Return `group` and `number` of the first call of each group of a part that disagrees.
-
-    Calls in which only the reductions differ have rows of their own, with `of_reductions`.
-    """
-    covered, made = coverage(frames), numbered(frames)
-    calls = _comparable(made)
-    differs = _rooted_sizes(covered, made) | _exchanged_sizes(covered, made)
-    differs |= _unmatched_splits(covered, made)
-    of_reductions = set[tuple[int, int]]()
-    key = [calls["group"], calls["number"]]
-    grouped = calls.groupby(key, sort=False)
-    lowest, highest = grouped[[*FIELDS]].min(), grouped[[*FIELDS]].max()
-    for field in FIELDS:
-        bad = lowest.index[lowest[field] < highest[field]]
-        found = of_reductions if field == "reduce_op" else differs
-        found |= set(zip(*(bad.get_level_values(level) for level in (0, 1)), strict=True))
-    names = made["group"].cat.categories
-    first: dict[tuple[str, bool], int] = {}
-    for of_reduction, pairs in ((False, differs), (True, of_reductions - differs)):
-        for code, number in sorted(pairs):
-            first.setdefault((names[code], of_reduction), int(number))
-    return pd.DataFrame(
-        {
-            "group": pd.Series([group for group, _ in first], dtype=object),
-            "number": pd.Series(first.values(), dtype="int64"),
-            "of_reductions": pd.Series([of_reduction for _, of_reduction in first], dtype=bool),
-        }
-    )
+@across_ranks(
+    **{f"_{field}": (0, "int64") for field in FIELDS},
+    differs=(False, "bool"),
+    reductions_differ=(False, "bool"),
+)
+def _differences(part: Frames, into: Arrays) -> None:
+    """Collectives in which the members differ in a field but the reduction, or in that."""
+    made = numbered(part)
+    at = matches(part)[made.index].to_numpy()
+    for field, values in _comparable(made).items():
+        known = np.flatnonzero(values)
+        is_unlike = put_alike(into[f"_{field}"], at[known], values[known], 0)
+        kept = into["reductions_differ" if field == "reduce_op" else "differs"]
+        kept[at[known[is_unlike]]] = True
 
 
 def disagreements(
@@ -113,18 +112,17 @@ def disagreements(
         yield from _of_call(frames, covered, calls[calls["group"] == group], group, number)
 
 
-def _comparable(calls: pd.DataFrame) -> pd.DataFrame:
-    """Return each call's fields as numbers; nan if unknown or not required to be equal."""
+def _comparable(calls: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Return each call's fields as numbers; 0 if unknown or not required to be equal."""
     fields = {
-        name: calls[name].cat.codes.astype("float64").where(~calls[name].isin(_NOT_KNOWN))
+        name: np.where(calls[name].isin(_NOT_KNOWN), 0, codes_of_texts(calls[name]))
         for name in (KIND, "reduce_op", "dtype")
     }
-    fields[KIND] = fields[KIND].where(~_is_monitored(calls), -1.0)
-    fields["root"] = calls["root"].astype("float64").where(calls["root"] >= 0)
-    equal = (calls["payload_bytes"] >= 0) & ~calls["kind"].isin(UNEVEN)
-    sizes = pd.Series(pd.factorize(calls["payload_bytes"])[0], calls.index)  # exact as floats
-    fields["size"] = sizes.astype("float64").where(equal)
-    return pd.DataFrame({"group": calls["group"].cat.codes, "number": calls["number"], **fields})
+    fields[KIND][_is_monitored(calls)] = -1
+    fields["root"] = calls["root"].to_numpy().clip(-1) + 1
+    size = calls["payload_bytes"].to_numpy().clip(-1, np.iinfo("int64").max - 1) + 1
+    fields["size"] = np.where(calls["kind"].isin(UNEVEN), 0, size)
+    return fields
 
 
 def _totals(shapes: pd.Series) -> pd.Series:

@@ -57,7 +57,7 @@ def stuck_calls(frames: Frames, covered: Coverage) -> list[Stuck]:
     """Return the first call in flight of each group if all its recorded members have issued it."""
     if covered.imported_from != FLIGHT_RECORDER:
         return []
-    parts = frames.by_collectives(_unended)
+    parts = frames.by_ranks(_unended)
     status = frames.communicators[frames.communicators["num_completed"] >= 0]
     if not (len(status) or any(has_ends for _, has_ends in parts)):
         return []  # the backend records no ends

@@ -29,7 +29,7 @@ def numbered(frames: Frames) -> pd.DataFrame:
 
 def calls_of(frames: Frames, wanted: Collection[CollectiveKey]) -> pd.DataFrame:
     """Return the calls of some collectives, with `number`, in the order of table `comm`."""
-    return joined(frames.by_collectives(_calls_of, frozenset(wanted))).sort_index()
+    return joined(frames.by_ranks(_calls_of, frozenset(wanted))).sort_index()
 
 
 def _calls_of(part: Frames, wanted: Collection[CollectiveKey]) -> pd.DataFrame:
@@ -47,7 +47,7 @@ def calls_at_or_after(frames: Frames, wanted: Iterable[CollectiveKey]) -> pd.Dat
     by_group: dict[str, set[int]] = {}
     for group, number in wanted:
         by_group.setdefault(group, set()).add(number)
-    found = joined(frames.by_collectives(_at_or_after, by_group)).sort_index()
+    found = joined(frames.by_ranks(_at_or_after, by_group)).sort_index()
     # Each part returns its own next collective.
     keep = [
         _is_at_or_next(found[found["group"] == group]["number"], asked)

@@ -21,13 +21,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import OF_COLLECTIVES, of_each_call
 from commtrace.analyze.consistency.coverage import INSPECTOR, Coverage, source_of
 from commtrace.analyze.consistency.deadlock_cycle import components, graph_of, shortest_cycle
 from commtrace.analyze.consistency.numbered import CollectiveKey, calls_of, numbered
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.analyze.covered import ends_of_parts
 from commtrace.analyze.frame import Frames, in_order
+from commtrace.analyze.matching import Arrays, across_ranks, entries, matches
 from commtrace.units import text_of_ranks
 
 _PLACES = ("id", "issue_ns")
@@ -72,13 +72,12 @@ def crossed_orders(
         yield _problem(covered, edges, cycle, involved, seen[groups])
 
 
-@of_each_call(OF_COLLECTIVES)
-def _places(frames: Frames) -> pd.DataFrame:
-    """Return the highest `id` and `issue_ns` of the members of each numbered call's collective."""
-    calls = numbered(frames)
-    of_each = calls.groupby(["group", "number"], observed=True, sort=False)
-    highest = of_each[[*_PLACES]].transform("max")
-    return highest.reindex(frames.comm.index, fill_value=-1)
+@across_ranks(id=(-1, "int64"), issue_ns=(-1, "int64"))
+def _places(part: Frames, into: Arrays) -> None:
+    """Highest `id` and `issue_ns` of the members of each collective."""
+    calls = numbered(part)
+    for name in _PLACES:
+        np.maximum.at(into[name], matches(part)[calls.index], calls[name])
 
 
 def _backward_edges(frames: Frames, until: Mapping[str, int]) -> tuple[list[CollectiveKey], Edges]:
@@ -122,7 +121,7 @@ _Spans = dict[str, tuple[int, np.ndarray]]
 def _backward_spans(frames: Frames, until: Mapping[str, int]) -> _Spans:
     """Return the backward steps of some ranks, each from its lowest to its highest place."""
     ordered, first = _steps(frames, until)
-    places = _places(frames).loc[ordered.index]
+    places = entries(_places(frames), matches(frames)[ordered.index])
     found = {}
     for name in _PLACES:
         place = places[name].to_numpy()
@@ -147,7 +146,7 @@ def _steps_within(
 ) -> pd.DataFrame:
     """Return the steps with both places in any of some disjoint spans, as pairs of collectives."""
     ordered, at = _steps(frames, until)
-    is_inside = _covered_by(spans, _places(frames)[name].loc[ordered.index].to_numpy())
+    is_inside = _covered_by(spans, _places(frames)[name][matches(frames)[ordered.index]])
     at = at[is_inside[at] & is_inside[at + 1]]
     first, then = ordered.iloc[at], ordered.iloc[at + 1]
     return pd.DataFrame(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -117,11 +116,10 @@ def _evaluated(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any], str]
         return []
     lacking = unanswered(frames)
     rules = [rule for rule in RULES if rule.name not in lacking]
-    found = frames.together(partial(rule.find, frames) for rule in rules)
     every = [
         (rule, replace(each, title=relative(frames, each.title)))
-        for rule, of_rule in zip(rules, found, strict=True)
-        for each in of_rule
+        for rule in rules
+        for each in rule.find(frames)
     ]
     reasons = [_muted_because(frames, rule, each) for rule, each in every]
     counted = [pair for pair, reason in zip(every, reasons, strict=True) if not reason]
@@ -154,8 +152,7 @@ def muted(frames: Frames) -> dict[tuple[str, str], int]:
 @cached_per_run
 def unanswered(frames: Frames) -> dict[str, str]:
     """Return the rules that this trace cannot answer, by name, with what it lacks."""
-    lacking = frames.together(partial(rule.lacks, frames) for rule in RULES)
-    return {rule.name: lack for rule, lack in zip(RULES, lacking, strict=True) if lack}
+    return {rule.name: lack for rule in RULES if (lack := rule.lacks(frames))}
 
 
 def evaluated_note(frames: Frames) -> str:

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from commtrace.analyze.arrivals import NEEDS_EVERYONE
-from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_each_call
+from commtrace.analyze.cached_per_run import of_each_call
 from commtrace.analyze.census import census
 from commtrace.analyze.findings.finding import (
     Evidence,
@@ -32,7 +33,7 @@ from commtrace.analyze.findings.finding import (
 )
 from commtrace.analyze.findings.needs import CONTENTS, STEPS, USES_OF_REDUCED, WRITES
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import numbers
+from commtrace.analyze.matching import Arrays, across_ranks, entries, matches, numbers
 from commtrace.analyze.steady_steps import is_counted
 
 _LINE = ["group", "source_file", "source_line"]
@@ -117,7 +118,7 @@ def _unchanged(frames: Frames) -> Selected:
     return {key: calls_in(frames, each) for key, each in _by_line(frames, rows)}
 
 
-@of_each_call(OF_RANKS)
+@of_each_call
 def _last_written_by(frames: Frames) -> pd.Series:
     """Return the number of the broadcast that last wrote to a broadcast's tensor; nan unknown."""
     comm, number = frames.comm, numbers(frames)
@@ -131,17 +132,26 @@ def _last_written_by(frames: Frames) -> pd.Series:
     return before.where(before < number[of.index]).reindex(comm.index)
 
 
-@of_each_call(OF_COLLECTIVES)
+@across_ranks(known=(0, "int64"), low=(np.inf, "float64"), high=(-1.0, "float64"))
+def _writers(part: Frames, into: Arrays) -> None:
+    """Lowest and highest number of the broadcast that last wrote to each broadcast's tensor."""
+    before = _last_written_by(part)[(part.comm["kind"] == "broadcast") & (numbers(part) >= 0)]
+    before = before.dropna()
+    at = matches(part)[before.index]
+    np.add.at(into["known"], at, 1)
+    np.minimum.at(into["low"], at, before)
+    np.maximum.at(into["high"], at, before)
+
+
+@of_each_call
 def _is_unchanged(frames: Frames) -> pd.Series:
     """Return a mask of broadcasts whose tensor one earlier broadcast wrote last, on all members."""
-    comm, number = frames.comm, numbers(frames)
-    of = comm[(comm["kind"] == "broadcast") & (number >= 0)]
-    before = _last_written_by(frames)[of.index].groupby([of["group"].cat.codes, number[of.index]])
+    comm = frames.comm
+    at = matches(frames)[(comm["kind"] == "broadcast") & (numbers(frames) >= 0)]
+    writers = entries(_writers(frames), at)
     sizes = dict(zip(frames.groups["name"], frames.groups["size"], strict=True))
-    size = of["group"].astype(object).map(sizes).astype("float64")
-    is_same = (before.transform("count") == size) & (
-        before.transform("min") == before.transform("max")
-    )
+    size = comm["group"][at.index].astype(object).map(sizes).astype("float64")
+    is_same = (writers["known"] == size) & (writers["low"] == writers["high"])
     return is_same.reindex(comm.index, fill_value=False)
 
 

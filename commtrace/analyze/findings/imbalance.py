@@ -26,6 +26,7 @@ import pandas as pd
 
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.census import census
+from commtrace.analyze.excerpt import of_kinds
 from commtrace.analyze.exchanges import ALL_TO_ALL, ranks_of_experts
 from commtrace.analyze.findings.finding import Evidence, Finding, Rule, calls_in, transfer
 from commtrace.analyze.findings.needs import SPLITS
@@ -102,7 +103,7 @@ def imbalance(frames: Frames) -> list[Finding]:
             found.setdefault(key, []).append((place, named))
     _attribute_to_experts(found)
     wanted = {key: frozenset(place for place, _ in each) for key, each in found.items()}
-    parts = frames.by_collectives(_evidence, wanted)
+    parts = [_evidence(calls, wanted) for calls in of_kinds(frames, ALL_TO_ALL)]
     return [
         _finding(each, reduce(Evidence.joined, [part[key] for part in parts if key in part]))
         for key, each in found.items()

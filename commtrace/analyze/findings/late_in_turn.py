@@ -48,11 +48,11 @@ def load_imbalance(frames: Frames) -> list[Finding]:
     cause is unknown if that is less than half, and so is the saving. The first collective of a
     group is left out, since ranks start at different times.
     """
-    sums = joined_sums(frames.by_collectives(_of_changing_ranks, fold=joined_sums))
+    sums = joined_sums(frames.by_ranks(_of_changing_ranks, fold=joined_sums))
     cost = float(sums["cost"].sum())
     if sums["rank"].nunique() < 2 or cost < max(least_cost(frames, "imbalance_share"), 1):
         return []
-    squares = sum(frames.by_collectives(_squares))
+    squares = sum(frames.by_ranks(_squares))
     if cost**2 < frames.settings.threshold("straggler_spread") * squares:
         return []  # one call has most of it
     reasons = (*_UNEVEN, WORK) if census(frames).known["run_delay_ns"] else _UNEVEN

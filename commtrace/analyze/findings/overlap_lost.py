@@ -6,10 +6,6 @@ most of the steps, if there are several. Small buckets are left to rule `small_m
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -31,12 +27,7 @@ _LEAST_STEPS = 0.5
 
 def overlap_losses(frames: Frames) -> list[Finding]:
     """Reasons by which a line loses a part of the steps' time, if any."""
-    # Together, since the chances of all calls are computed in each pass.
-    asked: list[Callable[[], Any]] = [
-        partial(overlap_lost, frames),
-        partial(selected, frames, _lost),
-    ]
-    table, found = frames.together(asked)
+    table, found = overlap_lost(frames), selected(frames, _lost)
     table = table[table["reason"].isin(_REPORTED) & (table["could_hide_ns"] > 0)]
     least_ns = frames.settings.threshold("overlap_share") * counted_ns(frames)
     lost_ns = table.groupby(_BY)["could_hide_ns"].sum() * max(frames.num_ranks, 1)

@@ -15,13 +15,13 @@ import math
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.arrivals import arrivals
-from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_each_call
+from commtrace.analyze.arrivals import arrivals, sent
+from commtrace.analyze.cached_per_run import of_each_call
 from commtrace.analyze.census import census
 from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
 from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, WAITS, clock_error_ns
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import RECV, SEND, partners
+from commtrace.analyze.matching import RECV, SEND, Arrays, across_ranks, matches, of_match
 from commtrace.analyze.measures import counted_ns
 from commtrace.units import text_of_duration, text_of_ranks
 
@@ -53,16 +53,7 @@ def serial_receives(frames: Frames) -> list[Finding]:
     return found
 
 
-@of_each_call(OF_COLLECTIVES)
-def _sent(frames: Frames) -> pd.Series:
-    """Return when the send of each receive was issued, in ns since the start; nan unknown."""
-    comm, partner = frames.comm, partners(frames)
-    issue = (comm["issue_ns"] - frames.start_ns).where(comm["issue_ns"] >= 0).astype("float64")
-    sent = issue.reindex(partner).set_axis(comm.index)
-    return sent.where((comm["kind"] == RECV) & (partner >= 0))
-
-
-@of_each_call(OF_RANKS)
+@of_each_call
 def _behind(frames: Frames) -> pd.DataFrame:
     """Return for how many ns each receive is `behind` others, and how many it has others `wait`.
 
@@ -71,8 +62,8 @@ def _behind(frames: Frames) -> pd.DataFrame:
     """
     comm = frames.comm
     behind, kept = np.zeros(len(comm)), np.zeros(len(comm))
-    sent = _sent(frames).to_numpy()
-    if not np.isfinite(sent).any():
+    sent_at = sent(frames).to_numpy()
+    if not np.isfinite(sent_at).any():
         return pd.DataFrame({"behind": behind, "wait": kept}, index=comm.index)
     issue = (comm["issue_ns"] - frames.start_ns).to_numpy("float64")
     peer, stage = comm["peer"].to_numpy(), comm["stage"].to_numpy()
@@ -81,7 +72,7 @@ def _behind(frames: Frames) -> pd.DataFrame:
     row: list[int] = []
     for place in order.tolist():
         # Pipeline stages receive in the order of their schedule.
-        is_receive = math.isfinite(sent[place]) and stage[place] < 0
+        is_receive = math.isfinite(sent_at[place]) and stage[place] < 0
         if row and (
             not is_receive
             or owner[row[-1]] != owner[place]
@@ -92,21 +83,27 @@ def _behind(frames: Frames) -> pd.DataFrame:
             continue
         for before in row:
             # A receive that was issued ahead of the wait can be served at any time.
-            if issue[place] >= sent[before]:
-                since = max(sent[place], issue[before])
-                late = max(sent[before] - since, 0.0)
+            if issue[place] >= sent_at[before]:
+                since = max(sent_at[place], issue[before])
+                late = max(sent_at[before] - since, 0.0)
                 behind[place] += late
                 kept[before] += late
         row.append(place)
     return pd.DataFrame({"behind": behind, "wait": kept}, index=comm.index)
 
 
-@of_each_call(OF_COLLECTIVES)
+@across_ranks(behind=(0.0, "float64"))
+def _receives_behind(part: Frames, into: Arrays) -> None:
+    """For how many ns the receive of each transfer is behind others."""
+    is_receive = (part.comm["kind"] == RECV) & (matches(part) >= 0)
+    into["behind"][matches(part)[is_receive]] = _behind(part)["behind"][is_receive]
+
+
+@of_each_call
 def _delay(frames: Frames) -> pd.Series:
     """Return for how many ns each send's receive is behind others."""
-    behind = _behind(frames)["behind"]
-    delay = behind.reindex(partners(frames)).set_axis(frames.comm.index)
-    return delay.where(frames.comm["kind"] == SEND).fillna(0.0)
+    behind = of_match(frames, _receives_behind(frames)["behind"], 0.0)
+    return pd.Series(behind, frames.comm.index).where(frames.comm["kind"] == SEND, 0.0)
 
 
 def _delayed_sends(frames: Frames) -> Selected:

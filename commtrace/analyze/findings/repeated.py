@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_each_call
+from commtrace.analyze.cached_per_run import of_each_call
 from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
@@ -17,7 +17,7 @@ from commtrace.analyze.findings.finding import (
 from commtrace.analyze.findings.layouts import layout, padding_bytes
 from commtrace.analyze.findings.needs import IDENTITY, LAYOUTS_OR_USES, USES
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import numbers
+from commtrace.analyze.matching import Arrays, across_ranks, entries, matches, numbers
 
 _CALLS = ["rank", "group", "step", "thread"]
 _OF_PRECEDING = ("kind", "phase", "source_spec", "target_spec", "id", "end")
@@ -89,7 +89,7 @@ def _parameters_again(frames: Frames) -> pd.Index:
     return gathers.index[gathers.sort_values("id").duplicated(keys).reindex(gathers.index)]
 
 
-@of_each_call(OF_RANKS)
+@of_each_call
 def _sent_before(frames: Frames) -> pd.Series:
     """Return the number of the rank's previous gather of the same tensors; nan if there is none."""
     number = numbers(frames)
@@ -101,19 +101,30 @@ def _sent_before(frames: Frames) -> pd.Series:
     return before.where(calls["sent_id"] >= 0).reindex(frames.comm.index)
 
 
-@of_each_call(OF_COLLECTIVES)
+@across_ranks(num=(0, "int64"), known=(0, "int64"), low=(np.inf, "float64"), high=(-1.0, "float64"))
+def _gathered_before(part: Frames, into: Arrays) -> None:
+    """Lowest and highest number of an earlier gather of the same tensors, of `known` of `num`."""
+    at = matches(part)[_numbered_gathers(part)]
+    before = _sent_before(part)[at.index]
+    known = before.notna()
+    np.add.at(into["num"], at, 1)
+    np.add.at(into["known"], at[known], 1)
+    np.minimum.at(into["low"], at[known], before[known])
+    np.maximum.at(into["high"], at[known], before[known])
+
+
+def _numbered_gathers(part: Frames) -> pd.Series:
+    return (part.comm["kind"] == "all_gather") & (numbers(part) >= 0)
+
+
+@of_each_call
 def _is_sent_again(frames: Frames) -> pd.Series:
     """Return a mask of gathers in which all recorded members send the data of one earlier gather.
 
     If a tensor has changed on one member, all members have to gather it again.
     """
-    number = numbers(frames)
-    gathers = frames.comm[(frames.comm["kind"] == "all_gather") & (number >= 0)]
-    before = _sent_before(frames)[gathers.index]
-    of_each = before.groupby([gathers["group"].cat.codes, number[gathers.index]])
-    is_again = (of_each.transform("count") == of_each.transform("size")) & (
-        of_each.transform("min") == of_each.transform("max")
-    )
+    before = entries(_gathered_before(frames), matches(frames)[_numbered_gathers(frames)])
+    is_again = (before["known"] == before["num"]) & (before["low"] == before["high"])
     return is_again.reindex(frames.comm.index, fill_value=False)
 
 
@@ -198,17 +209,23 @@ def _of(spec: str) -> str:
     return f" ({spec})" if spec else ""
 
 
-@of_each_call(OF_COLLECTIVES)
+@across_ranks(low=(1 << 62, "int64"), high=(-1, "int64"))
+def _used_shards(part: Frames, into: Arrays) -> None:
+    """Lowest and highest `used_shard` of the members of each collective."""
+    at = matches(part)[numbers(part) >= 0]
+    used = part.comm["used_shard"][at.index]
+    np.minimum.at(into["low"], at, used)
+    np.maximum.at(into["high"], at, used)
+
+
+@of_each_call
 def _own_shard(frames: Frames) -> pd.Series:
     """Return the dim along which each member uses only its own shard of the result; -1 if unknown
     or if a member uses more.
     """
-    number = numbers(frames)
-    calls = frames.comm[number >= 0]
-    by = [calls["group"].cat.codes, number[calls.index]]
-    used = calls["used_shard"].groupby(by)
-    is_shard = used.transform("min") == used.transform("max")
-    return (calls["used_shard"] - 1).where(is_shard, -1).reindex(frames.comm.index, fill_value=-1)
+    used = entries(_used_shards(frames), matches(frames)[numbers(frames) >= 0])
+    shard = used["low"].where(used["low"] == used["high"], 0) - 1
+    return shard.reindex(frames.comm.index, fill_value=-1)
 
 
 def _gathered_to_be_sharded(frames: Frames) -> Selected:

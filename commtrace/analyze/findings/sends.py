@@ -15,14 +15,14 @@ import math
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.arrivals import arrivals
-from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_each_call
+from commtrace.analyze.arrivals import arrivals, sent
+from commtrace.analyze.cached_per_run import of_each_call
 from commtrace.analyze.census import census
 from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
 from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, WAITS, clock_error_ns
 from commtrace.analyze.findings.stragglers import least_cost
 from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import RECV, SEND, partners
+from commtrace.analyze.matching import RECV, SEND, Arrays, across_ranks, matches, of_match
 from commtrace.units import text_of_duration, text_of_ranks
 
 _LEAST_CALLS = 3
@@ -53,7 +53,7 @@ def serial_sends(frames: Frames) -> list[Finding]:
     return found
 
 
-@of_each_call(OF_RANKS)
+@of_each_call
 def _since(frames: Frames) -> pd.Series:
     """Return since when a send could have been issued that follows receives; nan for all others.
 
@@ -91,20 +91,23 @@ def _since(frames: Frames) -> pd.Series:
     return pd.Series(since, comm.index)
 
 
-@of_each_call(OF_COLLECTIVES)
+@across_ranks(since=(np.nan, "float64"))
+def _held_since(part: Frames, into: Arrays) -> None:
+    """Since when the send of each transfer could have been issued, as of `_since`."""
+    is_send = (part.comm["kind"] == SEND) & (matches(part) >= 0)
+    into["since"][matches(part)[is_send]] = _since(part)[is_send]
+
+
+@of_each_call
 def _delay(frames: Frames) -> pd.Series:
     """Return for how many ns each receive waits while its send is behind other receives."""
-    comm, partner = frames.comm, partners(frames)
-    issue = (comm["issue_ns"] - frames.start_ns).astype("float64")
-    of_send = pd.DataFrame({"issue": issue, "since": _since(frames)})
-    of_send = of_send.reindex(partner).set_axis(comm.index)
-    begin = pd.concat([of_send["since"], issue], axis=1).max(axis=1, skipna=False)
+    comm = frames.comm
+    issue = (comm["issue_ns"] - frames.start_ns).to_numpy("float64")
+    since = of_match(frames, _held_since(frames)["since"], np.nan)
     waited = arrivals(frames)["wait_ns"].clip(lower=0)
-    delay = pd.concat([(of_send["issue"] - begin).clip(lower=0), waited], axis=1).min(
-        axis=1, skipna=False
-    )
-    is_receive = (comm["kind"] == RECV) & (partner >= 0)
-    return delay.where(is_receive).fillna(0.0)
+    held = (sent(frames) - np.maximum(since, issue)).clip(lower=0)
+    delay = pd.Series(np.minimum(held, waited), comm.index)
+    return delay.where(comm["kind"] == RECV).fillna(0.0)
 
 
 def _waiting_receives(frames: Frames) -> Selected:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,11 @@ import pandas as pd
 from commtrace.analyze.arrivals import NEEDS_EVERYONE
 from commtrace.analyze.cached_per_run import cached_per_run, of_run
 from commtrace.analyze.census import census
-from commtrace.analyze.collectives import member_calls
 from commtrace.analyze.findings.finding import Evidence, Finding, Rule, calls_in
 from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, STEPS, WAITS, clock_error_ns
 from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.lateness import NO_CORE
+from commtrace.analyze.matching import matches
 from commtrace.analyze.measures import counted_ns
 from commtrace.analyze.steady_steps import is_counted, is_steady
 from commtrace.analyze.stragglers import delayed_calls
@@ -40,17 +40,12 @@ def stragglers(frames: Frames) -> list[Finding]:
     late = _costs(frames).late_ranks
     if not late:
         return []
-    sums = joined_sums(frames.by_collectives(_of_late_ranks, fold=joined_sums))
+    sums = joined_sums(frames.by_ranks(_of_late_ranks, fold=joined_sums))
     of_ranks = [sums[sums["rank"] == rank] for rank in late]
-    worst_places = [worst_place(own) for own in of_ranks]
-    evidence = frames.together(
-        partial(calls_of, frames, own["cost"].sum(), (_at_place, rank, place), (_by_rank, rank))
-        for rank, own, (place, _) in zip(late, of_ranks, worst_places, strict=True)
-    )
     found = []
-    for rank, own, (place, worst), calls in zip(
-        late, of_ranks, worst_places, evidence, strict=True
-    ):
+    for rank, own in zip(late, of_ranks, strict=True):
+        place, worst = worst_place(own)
+        calls = calls_of(frames, own["cost"].sum(), (_at_place, rank, place), (_by_rank, rank))
         part = worst["delay_ns"].sum() / own["delay_ns"].sum()
         found.append(
             Finding(
@@ -67,13 +62,8 @@ def stragglers(frames: Frames) -> list[Finding]:
 
 def stalls(frames: Frames) -> list[Finding]:
     """Delays far above the median, by ranks that are not always late, after the first step."""
-    stalled = joined(frames.by_collectives(_stalled))
+    stalled = joined(frames.by_ranks(_stalled))
     stalled = stalled.sort_values(["cost", "rank", "id"], ascending=[False, True, True])
-    of_ranks = [*stalled.groupby("rank")]
-    evidence = frames.together(
-        partial(calls_of, frames, own["cost"].sum(), (_among, frozenset(own.index)))
-        for _, own in of_ranks
-    )
     return [
         Finding(
             title=f"Rank {rank} stalled the other ranks {_times(len(own))}, for "
@@ -82,9 +72,9 @@ def stalls(frames: Frames) -> list[Finding]:
             f"{_because(sums_by_place(own.head(1)))}.",
             advice="Check what that rank did at that time: a checkpoint, an evaluation, garbage "
             "collection, slow file access.",
-            calls=calls,
+            calls=calls_of(frames, own["cost"].sum(), (_among, frozenset(own.index))),
         )
-        for (rank, own), calls in zip(of_ranks, evidence, strict=True)
+        for rank, own in stalled.groupby("rank")
     ]
 
 
@@ -134,7 +124,7 @@ class _Costs:
 
 @of_run
 def _costs(frames: Frames) -> _Costs:
-    by_rank, delays = zip(*frames.by_collectives(_costs_of_part), strict=True)
+    by_rank, delays = zip(*frames.by_ranks(_costs_of_part), strict=True)
     every = np.concatenate(delays)
     late = _late_ranks(frames, pd.concat(by_rank).groupby("rank").sum())
     return _Costs(late, float(np.median(every)) if len(every) else math.nan)
@@ -255,24 +245,26 @@ def calls_of(
         shown: Selects the delays.
         every: Selects these and the others; by default, there are no others.
     """
-    of_parts = frames.by_collectives(_calls_of_part, shown, every or shown)
+    late = np.concatenate(frames.by_ranks(_matches_of, every or shown))
+    of_parts = frames.by_ranks(_calls_of_part, shown, every or shown, np.sort(late))
     calls = reduce(Evidence.joined, filter(None, of_parts))
     return replace(calls, cost_ns=float(cost_ns))
 
 
-def _calls_of_part(part: Frames, shown: _Selection, every: _Selection) -> Evidence | None:
+def _matches_of(part: Frames, every: _Selection) -> np.ndarray:
+    select, *args = every
+    return select(part, *args)["match"].to_numpy()
+
+
+def _calls_of_part(
+    part: Frames, shown: _Selection, every: _Selection, matches_of_late: np.ndarray
+) -> Evidence | None:
+    """Return the stragglers' calls that are shown, and the calls of the members that waited."""
     rows, late = (select(part, *args).index for select, *args in (shown, every))
-    if late.empty:
+    waiting = part.comm.index[np.isin(matches(part), matches_of_late)].difference(late)
+    if rows.empty and waiting.empty:
         return None
-    return calls_in(part, part.comm.loc[rows], _waiting(part, late), cost_bytes=0.0, cost_ns=0.0)
-
-
-def _waiting(part: Frames, late: pd.Index) -> pd.Index:
-    """Return the calls of the other members of collectives, given the calls of their stragglers."""
-    calls = member_calls(part)
-    collective = calls["collective"]
-    is_member = collective.isin(collective.loc[late].to_numpy())
-    return calls.index[is_member].difference(late)
+    return calls_in(part, part.comm.loc[rows], waiting, cost_bytes=0.0, cost_ns=0.0)
 
 
 def least_cost(frames: Frames, share: str) -> float:

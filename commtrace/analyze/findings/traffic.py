@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -116,11 +113,7 @@ def unused_parameter_flags(frames: Frames) -> list[Finding]:
     """
     if not census(frames).selected[EXPLAINED_FLAGS]:
         return []
-    asked: list[Callable[[], Any]] = [
-        lambda: frames.by_ranks(_flags_explained),
-        lambda: selected(frames, _flags),
-    ]
-    parts, flags = frames.together(asked)
+    parts, flags = frames.by_ranks(_flags_explained), selected(frames, _flags)
     explained = {key for part in parts for key in part}
     return [
         Finding(
@@ -165,11 +158,7 @@ def float32_messages(frames: Frames) -> list[Finding]:
     Gradients are reduced in 32 bits by choice (`reduce_dtype`, hooks, accumulation), since their
     sums lose precision in 16 bits; and so are states of optimizers.
     """
-    asked: list[Callable[[], Any]] = [
-        lambda: frames.by_ranks(_tops_in_half),
-        lambda: selected(frames, _in_float32),
-    ]
-    parts, wide = frames.together(asked)
+    parts, wide = frames.by_ranks(_tops_in_half), selected(frames, _in_float32)
     halves = {top for part in parts for top in part}
     return [
         Finding(

@@ -18,12 +18,11 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.arrivals import arrivals, end_ns, has_known_end
-from commtrace.analyze.cached_per_run import OF_COLLECTIVES, cached_per_run, of_each_call
+from commtrace.analyze.arrivals import arrivals, end_ns, has_known_end, sent
+from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.device import on_device
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.intervals import merged
-from commtrace.analyze.matching import is_transfer, partners
 from commtrace.analyze.overlap_lost import buckets, matmuls
 from commtrace.analyze.overlap_lost.free_time import free_time
 from commtrace.analyze.overlap_lost.reasons import (
@@ -148,16 +147,6 @@ def _updated(frames: Frames, calls: pd.DataFrame) -> pd.Series:
         by="rank",
     ).set_index("row")["updated"]
     return found.where(~(updated.reindex(calls.index) > found), updated)
-
-
-@of_each_call(OF_COLLECTIVES)
-def sent(frames: Frames) -> pd.Series:
-    """Return when the data of each receive was sent, in ns since the start; nan if unknown."""
-    comm = frames.comm
-    issue = _known(comm["issue_ns"], frames.start_ns).rename("sent")
-    if not is_transfer(frames).any():
-        return pd.Series(np.nan, index=comm.index, name="sent")
-    return issue.reindex(partners(frames)).set_axis(comm.index).where(comm["kind"] == "recv")
 
 
 def _free(frames: Frames, calls: pd.DataFrame, begin: pd.Series, end: pd.Series) -> pd.Series:

@@ -4,8 +4,8 @@
     by_module(run)
 
 `stored_run` reads the parts, whose tables load their columns lazily (`lazy_table`).
-`row_store` keeps rows per call that are computed on the way, `collective_blocks` brings together
-the calls of all members of collectives, and `dask_workers` has a cluster work on parts.
+`kept_arrays` has what calls of several ranks determine, `part_tables` what parts have prepared, and
+`dask_workers` has a cluster work on parts.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ answer for the parts whose numbers they are given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import pickle
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,12 +16,11 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS, of_run, sort_of
 from commtrace.analyze.excerpt import Excerpt
 from commtrace.analyze.frame import Frames, tables_of
+from commtrace.analyze.matching import AcrossRanks, Arrays
 from commtrace.analyze.parts import Answer, PartedRun, RunPart
-from commtrace.analyze.shared_passes import Needed, Packed, Question
-from commtrace.analyze.stored.collective_blocks import CollectiveBlocks, group_sizes
+from commtrace.analyze.stored.kept_arrays import kept_arrays
 from commtrace.analyze.stored.kept_files import name_of_contents, temporary_copy
 from commtrace.analyze.stored.narrowed_tables import (
     Wanted,
@@ -29,7 +29,6 @@ from commtrace.analyze.stored.narrowed_tables import (
     tables_of_some,
 )
 from commtrace.analyze.stored.part_tables import PartTables
-from commtrace.analyze.stored.row_store import RowStore
 from commtrace.analyze.stored.worker_passes import Opened, Pass, Recipe
 from commtrace.atomic_write import make_folder
 from commtrace.errors import NotKeptError, OutputError, TraceError
@@ -47,18 +46,12 @@ ROWS_OF_PART = 500_000
 _PARTS_OF_WORKERS = 3
 """Number of parts from which on other processes are asked."""
 
-_VERSION = 7
+_VERSION = 8
 """Changes with the meaning of prepared rows, so that rows of former versions are not used."""
 
 
 class StoredPart(RunPart):
     """Part of a stored run, whose rows are read when they are used."""
-
-    def of_each_call(self, answer: Answer, compute: Answer) -> Any:
-        """Return a row per call of this part: those that are kept, or computed if it may do so."""
-        if sort_of(answer) == self.sort and not self.parent.has_rows(answer):
-            return compute(self)
-        return self._once(answer, partial(self.parent.rows_of, answer, self))
 
     def of_each_part(self, answer: Answer, compute: Answer) -> Any:
         """Return a table of this part, computed once and kept."""
@@ -85,8 +78,6 @@ class StoredPart(RunPart):
         stretches: Sequence[tuple[int, int]] | None = None,
     ) -> Frames:
         """Return a part with the given rows, reading only the row groups that have them."""
-        if self.sort != OF_RANKS:
-            return self
         assert isinstance(self.parent, StoredRun)
         return self.parent.narrowed_part(
             self.number, Wanted(ranks, rows, stretches, self.parent.start_ns)
@@ -96,9 +87,9 @@ class StoredPart(RunPart):
 class StoredRun(PartedRun):
     """A run that has one part at a time in memory.
 
-    Rows per call and blocks of collectives that its analyses prepare are kept in the folder of the
-    dataset, where later analyses find them; if that cannot be written, in a temporary folder that
-    goes with the run.
+    Arrays and tables of parts that its analyses prepare are kept in the folder of the dataset,
+    where later analyses find them; if that cannot be written, in a temporary folder that goes with
+    the run.
 
     Args:
         dataset: Its dataset.
@@ -172,22 +163,19 @@ class StoredRun(PartedRun):
         """Number of recorded calls."""
         return self.dataset.num_rows("comm")
 
-    def num_parts(self, sort: str) -> int:
-        """Return the number of parts of a sort, at least 1."""
-        return len(self._ranks_of_parts) if sort == OF_RANKS else _blocks(self).num_blocks
+    @property
+    def num_parts(self) -> int:
+        """Number of parts, at least 1."""
+        return len(self._ranks_of_parts)
 
-    def part(self, sort: str, number: int) -> RunPart:
+    def part(self, number: int) -> RunPart:
         """Return a part; the parts divide the rows of table `comm` among them."""
-        if sort == OF_RANKS:
-            tables = self._tables_of_ranks(self._ranks_of_parts[number], self.edges[number])
-        else:
-            tables = self._nothing | {"comm": _blocks(self).read(number)}
+        tables = self._tables_of_ranks(self._ranks_of_parts[number], self.edges[number])
         return StoredPart(
             run=self.run,
             path=self.path,
             settings=self.settings,
             parent=self,
-            sort=sort,
             number=number,
             comm=tables["comm"],
             ops=tables["ops"],
@@ -223,51 +211,35 @@ class StoredRun(PartedRun):
         """Return a table of the whole run, computed once and kept."""
         return self.part_tables.kept(_name_of(answer), None, partial(compute, self))
 
-    def finish(self, sort: str, questions: Sequence[Question]) -> None:
-        """Answer questions of the same sort for all other parts, in a single pass."""
-        super().finish(sort, questions)
-        if sort == OF_COLLECTIVES:
-            _blocks(self).discard_parts()
-
-    def other_parts(self, sort: str, questions: Sequence[Question]) -> Iterator[list[Any]]:
-        """Yield the answers of each part but the first, in order."""
-        numbers = range(1, self.num_parts(sort))
+    def other_results(
+        self, function: Callable[..., Any], args: tuple[Any, ...], used: Set[Answer]
+    ) -> Iterator[bytes]:
+        """Yield the pickled results of a function for each part but the first, in order."""
+        numbers = range(1, self.num_parts)
         if self.workers is None or len(numbers) < _PARTS_OF_WORKERS:
-            yield from super().other_parts(sort, questions)
+            yield from super().other_results(function, args, used)
             return
         path, size = self.dataset.folder, self.rows_of_part
         recipe = Recipe(path, self.settings, size, self.folder, self.identity)
-        used = set[Answer]().union(*(question.values for question in questions))
         values = {each: self.values[each] for each in used if each in self.values}
-        asked = Pass(recipe, sort, [(each.function, each.args) for each in questions], values)
-        yield from in_order(self.workers.results(answers_of_part, asked, numbers))
+        asked = Pass(recipe, function, args, values)
+        yield from in_order(self.workers.results(result_of_part, asked, numbers))
 
-    # Prepared rows.
+    # What is prepared.
 
-    def has_rows(self, answer: Answer) -> bool:
-        """Return whether the rows of all calls are kept."""
-        return self.row_store.has(_name_of(answer))
+    def arrays_of(self, facts: AcrossRanks, in_memory: Answer) -> Arrays:
+        """Return arrays with an entry for each match, computed once and kept."""
+        return self.in_turn(partial(self._arrays_of, facts))
 
-    def keep_rows(self, answer: Answer) -> None:
-        """Compute the rows of all calls in parts, and keep them."""
-        sort = sort_of(answer)
-        assert sort is not None
-        pieces = self.ask(Question(sort, _write_rows, (answer,)))
-        self.row_store.complete(_name_of(answer), pieces)
-
-    def read_rows(self, answer: Answer, part: Frames | None) -> Any:
-        """Return kept rows: of a part's calls, or of all calls."""
-        name = _name_of(answer)
-        if part is None:
-            return self.row_store.read(name, pd.RangeIndex(self.edges[-1]))
-        if isinstance(part, RunPart) and part.sort == sort_of(answer):
-            return self.row_store.read_piece(name, part.number, part.comm.index)
-        return self.row_store.read(name, part.comm.index)
+    def _arrays_of(self, facts: AcrossRanks) -> Arrays:
+        if facts not in self._arrays:
+            folder = self.folder / "arrays" / _name_of(facts.add)
+            self._arrays[facts] = kept_arrays(self, facts, folder)
+        return self._arrays[facts]
 
     @cached_property
-    def row_store(self) -> RowStore:
-        """Rows of each call that analyses have prepared."""
-        return RowStore(self.folder / "rows", self.edges)
+    def _arrays(self) -> dict[AcrossRanks, Arrays]:
+        return {}
 
     @cached_property
     def part_tables(self) -> PartTables:
@@ -314,10 +286,8 @@ class StoredRun(PartedRun):
 
     def _keep_elsewhere(self) -> None:
         vars(self)["folder"] = self._elsewhere(self.folder)
-        for name in ("row_store", "part_tables"):
+        for name in ("part_tables", "_arrays"):
             vars(self).pop(name, None)
-        if _blocks in self.values:
-            self.values[_blocks].move_to(self.folder / "blocks")
 
     # Tables of all ranks.
 
@@ -347,41 +317,18 @@ class StoredRun(PartedRun):
         return tables_of(self.dataset.trace())[1]
 
 
-@of_run
-def _blocks(run: Frames) -> CollectiveBlocks:
-    """Return the calls of a stored run in blocks of collectives."""
-    assert isinstance(run, StoredRun)
-    sizes = run.by_ranks(group_sizes)
-    blocks = CollectiveBlocks(run.folder / "blocks", sizes, run.rows_of_part)
-    if not blocks.are_complete:
-        run.by_ranks(_write_block, blocks)
-        blocks.complete()
-    return blocks
-
-
-def _write_block(part: RunPart, blocks: CollectiveBlocks) -> None:
-    blocks.write(part, part.number)
-
-
-def _write_rows(part: RunPart, answer: Answer) -> dict[str, Any]:
-    assert isinstance(part.parent, StoredRun)
-    return part.parent.row_store.write(_name_of(answer), part.number, answer(part))
-
-
-def _name_of(answer: Answer) -> str:
+def _name_of(answer: Callable[..., Any]) -> str:
     return f"{answer.__module__.rpartition('.')[2]}.{answer.__name__}"
 
 
 _opened: Opened[StoredRun] = Opened()
 
 
-def answers_of_part(asked: Pass, number: int) -> list[Needed | Packed]:
-    """Return the answers of a part to the questions of a pass; runs in a worker process."""
+def result_of_part(asked: Pass, number: int) -> bytes:
+    """Return the pickled result of a pass for a part; runs in a worker process."""
     run = _run_of(asked.recipe)
     run.values.update({key: each for key, each in asked.values.items() if key not in run.values})
-    questions = [Question(asked.sort, *each) for each in asked.questions]
-    answers = run.answers_of(run.part(asked.sort, number), questions)
-    return [each if isinstance(each, Needed) else Packed.of(each) for each in answers]
+    return pickle.dumps(asked.function(run.part(number), *asked.args), protocol=5)
 
 
 def _run_of(recipe: Recipe) -> StoredRun:

@@ -1,14 +1,13 @@
-"""Passes over the parts of a run that other processes answer, as they are sent."""
+"""Passes over the parts of a run by other processes, as they are sent."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import local
 from typing import Any, Generic, TypeVar
 
-from commtrace.analyze.shared_passes import Function
 from commtrace.settings import Settings
 
 T = TypeVar("T")
@@ -35,19 +34,19 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Questions about the parts of a run, all of the same sort.
+    """A function of the parts of a run.
 
     Attributes:
         recipe: How to open the run.
-        sort: Sort of the parts.
-        questions: Functions of a part, and their further arguments.
+        function: Takes a part and `args`.
+        args: Its further arguments.
         values: Values of the whole run that are known.
     """
 
     recipe: Recipe
-    sort: str
-    questions: Sequence[tuple[Function, tuple[Any, ...]]]
-    values: Mapping[Function, Any]
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    values: Mapping[Callable[..., Any], Any]
 
 
 class Opened(local, Generic[T]):

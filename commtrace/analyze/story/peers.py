@@ -8,9 +8,10 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.excerpt import excerpt, selected
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import is_fake_world
-from commtrace.analyze.matching import TRANSFERS, numbers, partners
+from commtrace.analyze.matching import NONE, TRANSFERS, matches, numbers
 
 _ALIKE = ("kind", "reduce_op", "root", "dtype")
 
@@ -57,26 +58,13 @@ class MatchedCalls:
 
 def matched_calls(frames: Frames, call: pd.Series) -> MatchedCalls:
     """Return the calls that form a collective or transfer with a row of table `comm`."""
-    found = filter(None, frames.by_collectives(_of_part, call))
-    return next(found)
-
-
-def _of_part(part: Frames, call: pd.Series) -> MatchedCalls | None:
-    """Return the matched calls if the part has them."""
     label: Any = call.name
-    if label not in part.comm.index:
-        return None
-    number = int(numbers(part)[label])
-    if call["kind"] in TRANSFERS:
-        partner = int(partners(part)[label])
-        labels = [label] if partner < 0 else [label, partner]
-    elif number >= 0:
-        same_group = part.comm["group"] == call["group"]
-        labels = part.comm.index[(numbers(part) == number) & same_group].tolist()
-    else:
-        labels = [label]
-    arrived = arrivals(part).loc[labels]
-    rows = part.comm.loc[labels].join(arrived.drop(columns=["rank", "id"]))
+    match = max(frames.by_ranks(_match_of, str(label)))
+    rows = selected(frames, _are_of, match) if match >= 0 else pd.Index([label])
+    calls = excerpt(frames, rows)
+    number = int(numbers(calls)[label])
+    arrived = arrivals(calls)
+    rows = calls.comm.join(arrived.drop(columns=["rank", "id"]))
     rows = rows.sort_values(["issue_ns", "rank"])
     issued = rows.loc[rows["issue_ns"] >= 0, "issue_ns"]
     # Both are nan if no time is known, and every comparison with nan is false.
@@ -97,9 +85,17 @@ def _of_part(part: Frames, call: pd.Series) -> MatchedCalls | None:
         for each, row in rows.iterrows()
     )
     arrived_ranks = {peer.rank for peer in peers}
-    required = () if is_fake_world(part.whole) else _required_ranks(part, call)
+    required = () if is_fake_world(frames) else _required_ranks(frames, call)
     missing = tuple(rank for rank in required if rank not in arrived_ranks)
     return MatchedCalls(number, peers, int(arrived["last_rank"].loc[label]), missing)
+
+
+def _match_of(part: Frames, label: str) -> int:
+    return int(matches(part).get(int(label), NONE))
+
+
+def _are_of(part: Frames, match: int) -> pd.Series:
+    return matches(part) == match
 
 
 def _required_ranks(frames: Frames, call: pd.Series) -> tuple[int, ...]:

@@ -90,13 +90,10 @@ def test_an_error_or_an_interrupt_of_one_thread_leaves_the_others_able_to_go_on(
         arrivals(part)
         raise error(part.comm["kind"].iloc[0])
 
-    def both() -> list[Any]:
-        return run.together([partial(run.by_ranks, fails, KeyboardInterrupt), by_module])
-
     by_module = partial(CATALOG["by_module"].function, run)
-    wrong: list[Any] = [partial(run.by_ranks, fails, ValueError), both, both]
-    *errors, table = results([*wrong, by_module])
-    assert [type(error) for error in errors] == [ValueError, KeyboardInterrupt, KeyboardInterrupt]
+    raised = ValueError, KeyboardInterrupt, KeyboardInterrupt
+    *errors, table = results([*(partial(run.by_ranks, fails, each) for each in raised), by_module])
+    assert tuple(map(type, errors)) == raised
     pd.testing.assert_frame_equal(table, CATALOG["by_module"].function(whole), rtol=1e-12)
     pd.testing.assert_frame_equal(by_module(), table)
 

@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -79,7 +78,7 @@ def stored(folder: Path, whole: Frames, workers: Workers | None = None) -> Store
 
 def assert_computed(run: StoredRun, whole: Frames) -> None:
     names = ("by_module", "by_rank", "stragglers", "consistency")
-    tables = run.together(partial(CATALOG[name].function, run) for name in names)
+    tables = [CATALOG[name].function(run) for name in names]
     for name, table in zip(names, tables, strict=True):
         expected = CATALOG[name].function(whole)
         pd.testing.assert_frame_equal(table, expected, rtol=1e-12, obj=name)
@@ -116,7 +115,7 @@ def test_what_was_kept_before_is_used_and_stays(
     pd.testing.assert_frame_equal(table, CATALOG["stragglers"].function(whole), rtol=1e-12)
     written = [path for path in run.folder.rglob("*") if path.is_file() and not path.is_symlink()]
     assert written
-    assert not [path for path in written if "last_arrivals" in str(path)]
+    assert not [path for path in written if "meetings" in str(path)]
     pd.testing.assert_frame_equal(last_arrivals(run), expected)
     assert contents(folder) == before
 

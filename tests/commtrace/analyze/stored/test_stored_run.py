@@ -6,7 +6,6 @@ import gc
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ import pytest
 
 from commtrace.analyze import CATALOG, Frames, load, notices_of
 from commtrace.analyze.arrivals import last_arrivals
-from commtrace.analyze.cached_per_run import OF_COLLECTIVES, OF_RANKS
 from commtrace.analyze.frame import frames_of
+from commtrace.analyze.matching import AcrossRanks
 from commtrace.analyze.skew import skew
 from commtrace.analyze.stored import StoredRun
 from commtrace.analyze.story.peers import matched_calls
@@ -67,32 +66,21 @@ def test_every_table_is_that_of_the_run_in_memory_also_from_what_is_prepared(
     expected = {name: analysis.function(whole) for name, analysis in CATALOG.items()}
     for _ in range(2):
         run = stored(folder, whole)
-        assert len(list(run.parts(OF_RANKS))) > 1 or whole.comm["rank"].nunique() < 2
-        tables = run.together(partial(analysis.function, run) for analysis in CATALOG.values())
+        assert len(list(run.parts_by_ranks())) > 1 or whole.comm["rank"].nunique() < 2
+        tables = [analysis.function(run) for analysis in CATALOG.values()]
         for table, (name, of_whole) in zip(tables, expected.items(), strict=True):
             pd.testing.assert_frame_equal(table, of_whole, rtol=1e-12, obj=name)
         assert notices_of(run) == notices_of(whole)
         assert "_whole" not in run.__dict__, "an analysis has read a table of all ranks"
 
 
-def test_each_call_is_in_one_part_of_each_sort(folder: Path, whole: Frames) -> None:
-    run = stored(folder, whole)
-    for sort in (OF_RANKS, OF_COLLECTIVES):
-        parts = [part.comm for part in run.parts(sort)]
-        assert sorted(np.concatenate([part.index for part in parts])) == [*whole.comm.index]
-        for part in parts:
-            names = ["rank", "id", "group", "kind", "issue_ns"]
-            expected = whole.comm.loc[part.index, names].astype(object)
-            assert part[names].astype(object).equals(expected)
-
-
-def test_collectives_are_whole_in_their_part(folder: Path, whole: Frames) -> None:
-    place: dict[tuple[str, int], int] = {}
-    for number, part in enumerate(stored(folder, whole).parts(OF_COLLECTIVES)):
-        calls = part.comm[~part.comm["kind"].isin(["send", "recv"])]
-        for key in zip(calls["group"], calls["seq"], strict=True):
-            mixed = whole.comm.loc[whole.comm["group"] == key[0], "kind"].isin(["send", "recv"])
-            assert mixed.any() or place.setdefault(key, number) == number
+def test_each_call_is_in_one_part(folder: Path, whole: Frames) -> None:
+    parts = [part.comm for part in stored(folder, whole).parts_by_ranks()]
+    assert [*np.concatenate([part.index for part in parts])] == [*whole.comm.index]
+    for part in parts:
+        names = ["rank", "id", "group", "kind", "issue_ns"]
+        expected = whole.comm.loc[part.index, names].astype(object)
+        assert part[names].astype(object).equals(expected)
 
 
 def test_tables_of_all_ranks_are_read_when_they_are_asked_for(folder: Path, whole: Frames) -> None:
@@ -106,15 +94,21 @@ def test_a_row_for_each_call_of_the_run_is_that_in_memory(folder: Path, whole: F
     pd.testing.assert_frame_equal(last_arrivals(stored(folder, whole)), last_arrivals(whole))
 
 
-def test_what_is_prepared_is_found_by_the_next_command(folder: Path, whole: Frames) -> None:
+def test_what_is_prepared_is_found_by_the_next_command(
+    folder: Path, whole: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = stored(folder, whole)
     expected = last_arrivals(run)
     again = stored(folder, whole)
-    assert again.has_rows(last_arrivals)
-    again.keep_rows = pytest.fail  # type: ignore[method-assign]
+    assert kept_of(again)
+    monkeypatch.setattr(AcrossRanks, "arrays", pytest.fail)
     pd.testing.assert_frame_equal(last_arrivals(again), expected)
     other = StoredRun(open_dataset(folder), rows_of_part=len(whole.comm))
-    assert not other.has_rows(last_arrivals), "rows of other parts"
+    assert not kept_of(other), "labels of stragglers are those of this division"
+
+
+def kept_of(run: StoredRun) -> list[Path]:
+    return [path for path in run.folder.rglob("*") if path.is_file()]
 
 
 def test_a_dataset_that_is_prepared_again_has_nothing_of_the_former_one(
@@ -123,7 +117,7 @@ def test_a_dataset_that_is_prepared_again_has_nothing_of_the_former_one(
     last_arrivals(stored(folder, whole))
     (folder / "run.json").touch()
     prepare_dataset(folder, workers=1)
-    assert not stored(folder, whole).has_rows(last_arrivals)
+    assert not kept_of(stored(folder, whole))
 
 
 def test_without_a_writable_folder_what_is_prepared_goes_with_the_run(
@@ -184,8 +178,8 @@ def ranks_of(part: Frames) -> list[int]:
 def test_other_processes_answer_as_this_one_does(folder: Path, whole: Frames) -> None:
     with Workers("analyse the run", 2) as workers:
         run = StoredRun(open_dataset(folder), rows_of_part=len(whole.comm) // 6, workers=workers)
-        assert run.num_parts(OF_COLLECTIVES) > 3
-        tables = run.together(partial(analysis.function, run) for analysis in CATALOG.values())
+        assert run.num_parts > 1
+        tables = [analysis.function(run) for analysis in CATALOG.values()]
         assert notices_of(run) == notices_of(whole)
     for table, (name, analysis) in zip(tables, CATALOG.items(), strict=True):
         pd.testing.assert_frame_equal(table, analysis.function(whole), rtol=1e-12, obj=name)
@@ -206,7 +200,7 @@ def test_other_settings_leave_the_run_in_parts(folder: Path, whole: Frames) -> N
     run = stored(folder, whole).with_link("400 Gbit/s")
     assert isinstance(run, StoredRun)
     assert run.settings.link
-    assert len(list(run.parts(OF_RANKS))) > 1
+    assert len(list(run.parts_by_ranks())) > 1
 
 
 def test_a_stretch_and_a_single_call_are_those_of_the_run_in_memory(
