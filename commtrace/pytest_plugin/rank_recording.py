@@ -46,7 +46,7 @@ class RankRecording:
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run `function` as a rank, and record it."""
         if self.test_pid not in (0, os.getpid()):
-            from commtrace.watchdog import register_rank
+            from commtrace.launching.watchdog import register_rank
 
             register_rank(Path(self.folder), os.getpid())
         if "torch" not in sys.modules:  # a process that does not use torch

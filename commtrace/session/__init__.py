@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from commtrace.errors import UsageError
-from commtrace.leaving import call_before_leaving
+from commtrace.exit_handlers import call_before_leaving
 from commtrace.process_options import VALUE_LEVELS, ProcessOptions, ring_bytes
 from commtrace.recorder.attribution.stack_frames import count_as_libraries
 from commtrace.session.recording import Recording

@@ -49,6 +49,7 @@ def documented_layers(text: str, highest: str) -> list[set[str]]:
     ("package", "highest"),
     [
         ("commtrace", "commtrace_cli"),
+        ("commtrace.launching", "launcher"),
         ("commtrace.recorder", "listening"),
         ("dtensor_core", "_utils"),
     ],

@@ -11,13 +11,13 @@ import sys
 
 
 class _BeforeTorch:
-    """Import hook that lets `commtrace.auto` prepare the recording before torch is loaded."""
+    """Import hook that lets `auto` prepare the recording before torch is loaded."""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         """Return None, so that the module is looked for elsewhere."""
         if name == "torch":
             sys.meta_path.remove(self)
-            import commtrace.auto  # noqa: F401
+            import commtrace.launching.auto  # noqa: F401
         return None
 
 
@@ -34,7 +34,7 @@ def _start() -> None:
         del os.environ["COMMTRACE"]
         return
     if "torch" in sys.modules:
-        import commtrace.auto  # noqa: F401
+        import commtrace.launching.auto  # noqa: F401
     else:
         sys.meta_path.insert(0, _BeforeTorch())  # type: ignore[arg-type]
 

@@ -1,8 +1,8 @@
 """Entry point of a rank that the launcher starts: runs a script or a function under a recording.
 
-    python -m commtrace.bootstrap SCRIPT [ARGS]
-    python -m commtrace.bootstrap -m MODULE [ARGS]
-    python -m commtrace.bootstrap --call NAME       what `pickling.pack` has left with the spools
+    python -m commtrace.launching.bootstrap SCRIPT [ARGS]
+    python -m commtrace.launching.bootstrap -m MODULE [ARGS]
+    python -m commtrace.launching.bootstrap --call NAME   what `pickling.pack` left with the spools
 
 The script runs as if started directly: `__main__`, `sys.argv`, `sys.path`. If it raises, the
 recording is closed first. The traceback, starting at the script's own first frame, is then left
@@ -30,14 +30,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from commtrace.atomic_write import atomic_write, finished
-from commtrace.child_ranks import Launch, close_gloo, note_end, notes_of, watch_children
-from commtrace.leaving import call_at_exit
-from commtrace.main_program import is_own, prepare_main, show_no_own_frames
+from commtrace.exit_handlers import call_at_exit
+from commtrace.launching.child_ranks import Launch, close_gloo, note_end, notes_of, watch_children
+from commtrace.launching.main_program import is_own, prepare_main, show_no_own_frames
+from commtrace.launching.pickling import keep_result, read_own, unpack
+from commtrace.launching.processes import die_with_parent
+from commtrace.launching.watchdog import register_rank
 from commtrace.permissions import opener
-from commtrace.pickling import keep_result, read_own, unpack
 from commtrace.process_options import ProcessOptions, options_of
-from commtrace.processes import die_with_parent
-from commtrace.watchdog import register_rank
 
 if TYPE_CHECKING:
     from commtrace.session import Recording

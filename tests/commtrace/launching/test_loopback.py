@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from commtrace.launcher import run_script
+from commtrace.launching.launcher import run_script
 from commtrace.tracefile import read_trace
-from tests.commtrace.launched import (
+from tests.commtrace.launching.launched import (
     beyond_loopback,
     descendants,
     free_ports,

@@ -16,11 +16,17 @@ from typing import Any
 import pytest
 
 from commtrace.atomic_write import atomic_write
-from commtrace.child_ranks import notes_of, num_with_group, programs, refusal
 from commtrace.errors import UsageError
-from commtrace.launcher import LaunchResult, run_script
+from commtrace.launching.child_ranks import notes_of, num_with_group, programs, refusal
+from commtrace.launching.launcher import LaunchResult, run_script
 from commtrace.tracefile import read_trace
-from tests.commtrace.launched import DEADLINE_S, descendants, free_ports, launcher, wait_until
+from tests.commtrace.launching.launched import (
+    DEADLINE_S,
+    descendants,
+    free_ports,
+    launcher,
+    wait_until,
+)
 
 pytestmark = pytest.mark.usefixtures("preloaded")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RUN = (
     "import sys; sys.path[:] = filter(None, sys.path); "
-    "from commtrace.main_program import prepare_main; prepare_main(sys.argv[1:])()"
+    "from commtrace.launching.main_program import prepare_main; prepare_main(sys.argv[1:])()"
 )
 
 # Prints what a program can know of itself, then uses it from another folder, a thread and at exit.

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-import commtrace.watchdog
-from commtrace.watchdog import TimeoutReport, watchdog
+import commtrace.launching.watchdog
+from commtrace.launching.watchdog import TimeoutReport, watchdog
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WAIT_S = 60
 
 PROGRAM = """
 import os, signal, sys, threading, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from commtrace.watchdog import register_rank
+from commtrace.launching.watchdog import register_rank
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 def inner():
     print("here", flush=True); {body}
@@ -86,7 +86,7 @@ def test_a_rank_that_waits_for_another_is_asked_before_that_one_ends(tmp_path: P
 def test_a_rank_that_can_not_answer_is_ended_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commtrace.watchdog, "_GRACE_S", 0.3)
+    monkeypatch.setattr(commtrace.launching.watchdog, "_GRACE_S", 0.3)
     with rank(tmp_path, 0, "os.kill(os.getpid(), signal.SIGSTOP)") as stopped:
         os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)
         assert ended(tmp_path, stopped).stacks == {0: []}

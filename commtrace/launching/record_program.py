@@ -1,7 +1,7 @@
 """Entry point of `commtrace record`: runs a program in this process, under a recording.
 
-    COMMTRACE=RUN.comm python -m commtrace.in_place SCRIPT [ARGS]
-    COMMTRACE=RUN.comm python -m commtrace.in_place -m MODULE [ARGS]
+    COMMTRACE=RUN.comm python -m commtrace.launching.record_program SCRIPT [ARGS]
+    COMMTRACE=RUN.comm python -m commtrace.launching.record_program -m MODULE [ARGS]
 
 The process is the rank that its launcher says it is, and everything is recorded from the program's
 first line until its exit handlers have run. It ends as it would without a recording: with its exit
@@ -18,10 +18,10 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
 import os
 from pathlib import Path
 
-from commtrace import auto
-from commtrace.child_ranks import close_gloo, note_end
-from commtrace.leaving import call_at_exit
-from commtrace.main_program import prepare_main, show_no_own_frames
+from commtrace.exit_handlers import call_at_exit
+from commtrace.launching import auto
+from commtrace.launching.child_ranks import close_gloo, note_end
+from commtrace.launching.main_program import prepare_main, show_no_own_frames
 from commtrace.process_options import AUTO_VARIABLE
 
 

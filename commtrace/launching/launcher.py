@@ -3,10 +3,10 @@
     result = run_script("train.py", ["--steps", "3"], nproc=4, spool_folder=folder)
     merge_spools(folder, "run.json")
 
-Each rank is a process that runs `commtrace.bootstrap`, which records into the folder. It gets the
-variables that torchrun sets, and a loopback address at which rank 0 hosts the store of the process
-group. When a rank fails, the others are stopped. The result names the rank that failed first, with
-its traceback, and the folder holds everything recorded until then. Ranks do not outlive the process
+Each rank is a process that runs `bootstrap`, which records into the folder. It gets the variables
+that torchrun sets, and a loopback address at which rank 0 hosts the store of the process group.
+When a rank fails, the others are stopped. The result names the rank that failed first, with its
+traceback, and the folder holds everything recorded until then. Ranks do not outlive the process
 that started them. `commtrace run` starts scripts, `commtrace.launch` functions; the output of ranks
 of a function is labelled, and they have a watchdog.
 """
@@ -24,7 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from commtrace.atomic_write import make_folder
-from commtrace.bootstrap import (
+from commtrace.errors import LaunchError, UsageError
+from commtrace.exit_codes import SIGNAL_EXIT_CODE
+from commtrace.launched_rank import RUN_ID_PREFIX
+from commtrace.launching.bootstrap import (
     BACKEND_VARIABLE,
     CALL_OPTION,
     PARCEL_NAME,
@@ -33,20 +36,17 @@ from commtrace.bootstrap import (
     output_path,
     read_failures,
 )
-from commtrace.child_ranks import notes_of, refusal
-from commtrace.errors import LaunchError, UsageError
-from commtrace.exit_codes import SIGNAL_EXIT_CODE
-from commtrace.launchers import RUN_ID_PREFIX
-from commtrace.loopback import ADDRESS, INTERFACE_VARIABLES, interface, reserved_port
-from commtrace.main_program import MODULE_OPTION, is_own
-from commtrace.pickling import results, write_own
+from commtrace.launching.child_ranks import notes_of, refusal
+from commtrace.launching.loopback import ADDRESS, INTERFACE_VARIABLES, interface, reserved_port
+from commtrace.launching.main_program import MODULE_OPTION, is_own
+from commtrace.launching.pickling import results, write_own
+from commtrace.launching.processes import Ended, run_ranks
+from commtrace.launching.watchdog import DumpedStack, TimeoutReport, watchdog
 from commtrace.process_options import AUTO_VARIABLE, ProcessOptions
-from commtrace.processes import Ended, run_ranks
 from commtrace.tracefile.beside_spool import leave_exit_code, leave_stacks
 from commtrace.tracefile.spool import SPOOL_SUFFIX
 from commtrace.tracefile.spool_reading import pid_of_spool
 from commtrace.units import text_of_ranks
-from commtrace.watchdog import DumpedStack, TimeoutReport, watchdog
 
 _TIME_TO_END_NS = 15_000_000_000
 _DEFAULTS = ProcessOptions()
@@ -218,7 +218,7 @@ def check_program(script: Path | str, *, is_module: bool) -> None:
 
 def _with_this_package(paths: str) -> str:
     """Append the path of this package to PYTHONPATH entries, so that ranks find it."""
-    own = str(Path(__file__).parents[1])
+    own = str(Path(__file__).parents[2])
     return os.pathsep.join(dict.fromkeys(filter(None, [*paths.split(os.pathsep), own])))
 
 
@@ -230,7 +230,7 @@ def _launch(
     timeout: TimeoutReport,
 ) -> LaunchResult:
     spool_folder = spool_folder.absolute()
-    command = [sys.executable, "-m", "commtrace.bootstrap", *arguments]
+    command = [sys.executable, "-m", "commtrace.launching.bootstrap", *arguments]
     try:
         with reserved_port() as port:
             ended = run_ranks(

@@ -10,7 +10,7 @@ import pytest
 
 from commtrace.analyze import load
 from commtrace.analyze.consistency import consistency
-from commtrace.launcher import LaunchResult, run_script
+from commtrace.launching.launcher import LaunchResult, run_script
 from commtrace.tracefile import Trace, read_parts
 
 SCRIPT = """

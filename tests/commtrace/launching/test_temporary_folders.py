@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 import commtrace
-from commtrace.temporary_folders import remove_abandoned, scratch_folder
+from commtrace.launching.temporary_folders import remove_abandoned, scratch_folder
 
 pytestmark = pytest.mark.usefixtures("preloaded")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 KILLED = """
 import os, signal, sys
 sys.path.insert(0, {root!r})
-from commtrace.temporary_folders import scratch_folder
+from commtrace.launching.temporary_folders import scratch_folder
 with scratch_folder() as folder:
     (folder / "parcel").write_bytes(b"what is sent")
     for name in sys.argv[1:]:

@@ -17,12 +17,12 @@ import pytest
 from commtrace.analyze import CATALOG, load
 from commtrace.errors import UsageError
 from commtrace.event import CommEvent
-from commtrace.launcher import LaunchResult, has_failed, run_script
+from commtrace.launching.launcher import LaunchResult, has_failed, run_script
 from commtrace.tracefile import read_trace
 
 pytestmark = pytest.mark.usefixtures("preloaded")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 PREAMBLE = """
 import os, signal, sys, time
@@ -211,7 +211,7 @@ def test_a_missing_script_is_refused(name: str, found: str, tmp_path: Path) -> N
 
 LAUNCHER = """
 import sys
-from commtrace.launcher import run_script
+from commtrace.launching.launcher import run_script
 result = run_script(sys.argv[1], nproc=2, spool_folder=sys.argv[2])
 print("exit code", result.exit_code)
 """

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-import commtrace.processes
-from commtrace.processes import Ended, grace_s, run_ranks
+import commtrace.launching.processes
+from commtrace.launching.processes import Ended, grace_s, run_ranks
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PREAMBLE = """
 import os, signal, subprocess, sys, time
 rank, folder = int(os.environ["RANK"]), sys.argv[1]
@@ -152,7 +152,7 @@ def test_ranks_that_ignore_ctrl_c_are_killed_sooner_than_those_of_a_batch_system
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert grace_s(signal.SIGINT) == 10 < grace_s(signal.SIGTERM) == 30
-    monkeypatch.setattr(commtrace.processes, "_GRACE_S", {signal.SIGINT: 0.5})
+    monkeypatch.setattr(commtrace.launching.processes, "_GRACE_S", {signal.SIGINT: 0.5})
     body = "signal.signal(signal.SIGINT, signal.SIG_IGN); note('here')\ntime.sleep(600)"
 
     def send() -> None:

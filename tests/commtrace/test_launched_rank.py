@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commtrace.errors import UsageError
-from commtrace.launchers import LaunchedRank, attempt, launched_rank, run_id
+from commtrace.launched_rank import LaunchedRank, attempt, launched_rank, run_id
 from commtrace.schema import MAX_RANKS
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "job"}

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from commtrace.atomic_write import atomic_write, finished
-from commtrace.default_group import call_for_default_group, when_c10d_is_loaded
 from commtrace.errors import UsageError
-from commtrace.loopback import host_on_loopback
+from commtrace.launching.default_group import call_for_default_group, when_c10d_is_loaded
+from commtrace.launching.loopback import host_on_loopback
+from commtrace.launching.processes import watch_parent
 from commtrace.permissions import opener
 from commtrace.process_options import ProcessOptions
-from commtrace.processes import watch_parent
 
 _NOTES_NAME = "launch"
 _GROUP_SUFFIX = ".group"

@@ -17,9 +17,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commtrace.default_group import call_for_default_group, is_c10d_loaded, when_c10d_is_loaded
 from commtrace.errors import CommtraceError, UsageError
 from commtrace.escaping import visible
+from commtrace.launching.default_group import (
+    call_for_default_group,
+    is_c10d_loaded,
+    when_c10d_is_loaded,
+)
 from commtrace.process_options import AUTO_VARIABLE, RUN_SUFFIX, options_of
 
 if TYPE_CHECKING:

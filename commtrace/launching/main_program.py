@@ -25,7 +25,7 @@ from typing import Any
 
 MODULE_OPTION = "-m"
 _RUNPY = (runpy.__file__, "<frozen runpy>")
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 
 # The function by which Python itself runs a module, a folder or a zip file.
 _run_module: Any = runpy._run_module_as_main  # pyright: ignore[reportAttributeAccessIssue]

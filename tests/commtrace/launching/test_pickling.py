@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from commtrace.errors import LaunchError, UsageError
-from commtrace.pickling import keep_result, pack, results, unpack
+from commtrace.launching.pickling import keep_result, pack, results, unpack
 
 SCALE = 3
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 BEGIN = """
 import os, sys, time
 from functools import partial
-from commtrace.leaving import call_at_exit, call_before_leaving
+from commtrace.exit_handlers import call_at_exit, call_before_leaving
 say = partial(print, flush=True)
 call_at_exit(partial(say, "exit handler"))
 call_before_leaving(lambda frame: say("end"), lambda frame: say("flush"))

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DEADLINE_S = 120.0
 
 LAUNCHER = """
 import sys
-from commtrace.launcher import run_script
+from commtrace.launching.launcher import run_script
 result = run_script(sys.argv[3], sys.argv[4:], nproc=int(sys.argv[1]), spool_folder=sys.argv[2])
 print("exit code", result.exit_code)
 """
