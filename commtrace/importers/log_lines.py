@@ -13,8 +13,8 @@
 
 They are found by their fixed words anywhere in the text, in order, since lines of several ranks,
 progress bars and other output share it. Each pattern begins with such words and is bounded, so that
-a search takes time in proportion to the text. Nothing is interpreted here: `watchdog_log` and
-`nccl_log` make calls of the lines.
+a search takes time in proportion to the text. Nothing is interpreted here: `logs.watchdog`
+and `logs.nccl` make calls of the lines.
 Source: ProcessGroupNCCL.cpp of torch 1.8 to 2.13; enqueue.cc and init.cc of NCCL 2.4 to 2.28.
 """
 

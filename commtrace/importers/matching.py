@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commtrace.importers.names import NOT_KNOWN, TRANSFERS, payload_of, wire_of
-from commtrace.importers.recorded import RankRecord, members_of
+from commtrace.importers.rank_record import RankRecord, members_of
 from commtrace.importers.stream_groups import STREAM
 
 
