@@ -51,7 +51,7 @@ ROOT = Path(__file__).parents[1]
 LOADED = (
     "torch", "torch._dynamo", "torch.distributed", "torch.distributed.run", "torch.multiprocessing",
     "commtrace.launching.bootstrap", "commtrace.launching.launcher", "commtrace.session",
-    "commtrace.recorder", "commtrace.tracefile.stores", "commtrace_cli.main",
+    "commtrace.recorder", "commtrace.tracefile.destinations", "commtrace_cli.main",
 )  # fmt: skip
 """Modules of a rank and of its launcher."""
 

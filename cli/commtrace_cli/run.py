@@ -14,11 +14,11 @@ from commtrace.errors import CommtraceError, LaunchError, TraceError, UsageError
 from commtrace.exit_codes import text_of_exit
 from commtrace.launched_rank import launched_rank
 from commtrace.process_options import RUN_SUFFIX
+from commtrace.tracefile.destinations import remove_joined
 from commtrace.tracefile.facts import WRITE_ERRORS
+from commtrace.tracefile.joining.split import LEFT_OUT
 from commtrace.tracefile.run_folder import make_run_folder, remove_run_folder, spools_beside
-from commtrace.tracefile.split import LEFT_OUT
 from commtrace.tracefile.spool import SPOOL_SUFFIX
-from commtrace.tracefile.stores import remove_joined
 from commtrace.units import counted, text_of_ranks
 from commtrace_cli.launching import Program, chosen_options, run_on_nodes
 from commtrace_cli.options import nodes, outputs, recorded, scripts

@@ -39,7 +39,7 @@ def begin(folder: Path) -> None:
     from multiprocessing import util
 
     from commtrace.session import record_process
-    from commtrace.tracefile.stores import RunFolder
+    from commtrace.tracefile.destinations import RunFolder
 
     store = RunFolder(folder)
     try:

@@ -129,7 +129,7 @@ def _end_by(error: BaseException, notes: Path, rank: int) -> NoReturn:
 
 def _recorded(folder: Path, options: ProcessOptions) -> Recording:
     from commtrace.session import record_process
-    from commtrace.tracefile.stores import SpoolFolder
+    from commtrace.tracefile.destinations import SpoolFolder
 
     return record_process(SpoolFolder(folder), options)
 

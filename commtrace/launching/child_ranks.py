@@ -198,7 +198,7 @@ def _begin_rank(launch: Launch, stack: contextlib.ExitStack) -> None:
     if 0 in num_others:
         return
     from commtrace.session import record_process
-    from commtrace.tracefile.stores import OwnSpool
+    from commtrace.tracefile.destinations import OwnSpool
 
     launch.note_group()
     watch_parent()

@@ -54,7 +54,7 @@ class RankRecording:
         from commtrace.process_options import ProcessOptions
         from commtrace.pytest_plugin.meshes import naming_axes
         from commtrace.session import Recording
-        from commtrace.tracefile.stores import SpoolFolder
+        from commtrace.tracefile.destinations import SpoolFolder
 
         store = SpoolFolder(Path(self.folder))
         store.wants_axes = False  # they may belong to meshes that an earlier test left behind

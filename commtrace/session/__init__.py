@@ -25,7 +25,7 @@ from commtrace.process_options import VALUE_LEVELS, ProcessOptions, ring_bytes
 from commtrace.recorder.attribution.stack_frames import count_as_libraries
 from commtrace.session.recording import Recording
 from commtrace.settings import DETAILS, settings_of
-from commtrace.tracefile.stores import Memory, Store, store_for
+from commtrace.tracefile.destinations import Memory, Store, store_for
 
 __all__ = ["Recording", "record", "record_process"]
 

@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commtrace.errors import NotATraceError
-from commtrace.tracefile.collected import copy_parts, merge_spools, read_parts
 from commtrace.tracefile.facts import WRITE_ERROR, WRITE_ERRORS
 from commtrace.tracefile.info import Host, RunInfo, run_info
-from commtrace.tracefile.merge import join
+from commtrace.tracefile.joining.collection import copy_parts, merge_spools, read_parts
+from commtrace.tracefile.joining.merge import join
+from commtrace.tracefile.joining.segments import joined_segments
+from commtrace.tracefile.joining.steps import EVERY, PARTIAL_STEPS, RECORDING, STEPS_FROM
 from commtrace.tracefile.reading import reading
 from commtrace.tracefile.run_file import read_run_file, write_trace
 from commtrace.tracefile.run_folder import spools_beside
 from commtrace.tracefile.running import READ_NS, RUNNING_RANKS, running_ranks
-from commtrace.tracefile.segment_join import joined_segments
 from commtrace.tracefile.segments import SegmentedWriter
 from commtrace.tracefile.spool import (
     FOUND_STEPS,
@@ -38,7 +39,6 @@ from commtrace.tracefile.spool import (
     spool_name,
 )
 from commtrace.tracefile.spool_reading import parse_spool, read_spool
-from commtrace.tracefile.steps import EVERY, PARTIAL_STEPS, RECORDING, STEPS_FROM
 from commtrace.tracefile.trace import StringColumn, Trace, require_events, trace_of_rows
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy as np
 
 from commtrace.importers.device_times.timings import COLLECTIVES, COUNTERS
 from commtrace.importers.names import TRANSFERS
-from commtrace.tracefile.steps import EVERY
+from commtrace.tracefile.joining.steps import EVERY
 from commtrace.tracefile.trace import Trace
 
 

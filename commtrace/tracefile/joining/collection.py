@@ -19,8 +19,10 @@ from commtrace.atomic_write import output_error
 from commtrace.errors import EmptyTraceError, TraceError, UnbegunSpoolError
 from commtrace.permissions import opener
 from commtrace.tracefile.beside_spool import files_beside
-from commtrace.tracefile.latest_run import latest_run
-from commtrace.tracefile.merge import join
+from commtrace.tracefile.joining.latest_run import latest_run
+from commtrace.tracefile.joining.merge import join
+from commtrace.tracefile.joining.segments import joined_segments
+from commtrace.tracefile.joining.split import LEFT_OUT, spools_of
 from commtrace.tracefile.outline import is_spool
 from commtrace.tracefile.reading import reading
 from commtrace.tracefile.run_file import read_run_file, write_trace
@@ -31,8 +33,6 @@ from commtrace.tracefile.run_folder import (
     make_run_folder,
     require_run_folder,
 )
-from commtrace.tracefile.segment_join import joined_segments
-from commtrace.tracefile.split import LEFT_OUT, spools_of
 from commtrace.tracefile.spool import SPOOL_SUFFIX, Spool
 from commtrace.tracefile.spool_reading import ColumnNames, read_spool
 from commtrace.tracefile.trace import Trace

@@ -17,7 +17,7 @@ import pytest
 from commtrace.errors import NewerTraceError, NotATraceError
 from commtrace.event import CommEvent, GroupRow
 from commtrace.tracefile import SpoolWriter, read_parts, read_trace, spool_name
-from commtrace.tracefile.stores import Memory, RunFile, RunFolder, SpoolFolder, store_for
+from commtrace.tracefile.destinations import Memory, RunFile, RunFolder, SpoolFolder, store_for
 from tests.commtrace.synthetic import START_NS, synthetic_facts
 
 

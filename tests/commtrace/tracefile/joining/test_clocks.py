@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from commtrace.event import CommEvent, GroupRow
 from commtrace.tracefile import SpoolWriter, join, parse_spool, spool_name
-from commtrace.tracefile.clocks import Alignment, align
+from commtrace.tracefile.joining.clocks import Alignment, align
 from tests.commtrace.synthetic import synthetic_facts
 
 MS = 1_000_000

@@ -12,9 +12,9 @@ import torch.distributed as dist
 import commtrace
 from commtrace.event import CommEvent, GroupRow
 from commtrace.tracefile import Trace, join, read_trace
-from commtrace.tracefile.generations import base_of
+from commtrace.tracefile.joining.generations import base_of
 from dtensor_core.testing import run_processes
-from tests.commtrace.tracefile.test_clocks import MS, START, spool
+from tests.commtrace.tracefile.joining.test_clocks import MS, START, spool
 
 WORLDS = ({0, 1}, {0, 1, 2}, {1, 2})
 """The ranks that make calls in each of three worlds."""

@@ -23,14 +23,14 @@ from typing import Any
 from commtrace.errors import TraceError
 from commtrace.event import GroupRow
 from commtrace.schema import FAKE
-from commtrace.tracefile.clocks import Alignment, align
 from commtrace.tracefile.facts import WRITE_ERROR, WRITE_ERRORS
-from commtrace.tracefile.generations import base_of, generations
+from commtrace.tracefile.joining.clocks import Alignment, align
+from commtrace.tracefile.joining.generations import base_of, generations
+from commtrace.tracefile.joining.split import CLOCK_ERROR, ONE_CLOCK
+from commtrace.tracefile.joining.steps import STEPS_FROM, steps_from
 from commtrace.tracefile.outline import OUTLINE_COLUMNS, SpoolOrOutline, rank_of
 from commtrace.tracefile.sources import joined
-from commtrace.tracefile.split import CLOCK_ERROR, ONE_CLOCK
 from commtrace.tracefile.spool import Spool
-from commtrace.tracefile.steps import STEPS_FROM, steps_from
 from commtrace.tracefile.trace import Columns
 from commtrace.units import text_of_duration, text_of_ranks
 

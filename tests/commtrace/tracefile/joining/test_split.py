@@ -9,10 +9,10 @@ import pytest
 
 from commtrace.event import CommEvent, GroupRow, RankRow, StepRow
 from commtrace.tracefile import Trace, join, read_parts, read_trace, trace_of_rows, write_trace
-from commtrace.tracefile.split import spools_of
+from commtrace.tracefile.joining.split import spools_of
 from tests.commtrace.synthetic import START_NS, write_synthetic_run
 
-GOLD = Path(__file__).parents[2] / "gold"
+GOLD = Path(__file__).parents[3] / "gold"
 OF_FORMAT_5 = ("boot", "epoch_ns", "clock_offset_ns")
 
 

@@ -23,12 +23,12 @@ from commtrace.atomic_write import make_folder
 from commtrace.errors import TraceError
 from commtrace.process_options import RUN_SUFFIX
 from commtrace.tracefile.beside_spool import files_beside
-from commtrace.tracefile.collected import read_parts
 from commtrace.tracefile.dump_files import dump_path
+from commtrace.tracefile.joining.collection import read_parts
+from commtrace.tracefile.joining.split import LEFT_OUT
 from commtrace.tracefile.liveness import beat, has_process, process_age_s
 from commtrace.tracefile.run_file import write_trace
 from commtrace.tracefile.run_folder import make_run_folder, spools_beside
-from commtrace.tracefile.split import LEFT_OUT
 from commtrace.tracefile.spool import DONE_SUFFIX, SPOOL_SUFFIX, spool_name
 from commtrace.tracefile.spool_file import SpoolFile
 from commtrace.tracefile.spool_reading import read_spool

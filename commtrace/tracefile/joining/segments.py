@@ -1,4 +1,4 @@
-"""Joining of the segments of a recording (see `segments`) into one spool.
+"""Joining of the segments of a recording (see `tracefile.segments`) into one spool.
 
 What was removed counts as dropped: the last segment states how many calls and operators came
 before it. So does what a missing or damaged segment in the middle had, and the recording then

@@ -1,6 +1,6 @@
 """Merging of the spools of all ranks into one trace.
 
-The plan (see `join_plan`) decides what needs all ranks. The recording of each rank is then
+The plan (see `plan`) decides what needs all ranks. The recording of each rank is then
 converted on its own, by the plan: to times on the common clock and the run's names of groups.
 """
 
@@ -14,11 +14,11 @@ from typing import Any
 from commtrace.event import RankRow
 from commtrace.schema import INSTANT, TABLES, Column
 from commtrace.tracefile.beside_spool import EXIT_CODE
-from commtrace.tracefile.join_plan import RankPlan, plan_of
+from commtrace.tracefile.joining.plan import RankPlan, plan_of
+from commtrace.tracefile.joining.steps import with_steps_from
 from commtrace.tracefile.liveness import ALIVE
 from commtrace.tracefile.outline import SpoolOrOutline, end_ns, rank_of
 from commtrace.tracefile.spool import RANK_TABLES, Spool
-from commtrace.tracefile.steps import with_steps_from
 from commtrace.tracefile.trace import (
     Columns,
     ColumnValues,

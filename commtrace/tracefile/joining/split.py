@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from commtrace.event import GroupRow, RankRow, SourceRow
 from commtrace.schema import INSTANT, TABLES, Column
 from commtrace.tracefile.beside_spool import EXIT_CODE
+from commtrace.tracefile.joining.steps import RECORDING, STEPS_FROM
 from commtrace.tracefile.liveness import ALIVE
 from commtrace.tracefile.sources import FACT
 from commtrace.tracefile.spool import FOUND_STEPS, RANK_TABLES, STEP_SOURCES, Spool
-from commtrace.tracefile.steps import RECORDING, STEPS_FROM
 from commtrace.tracefile.trace import (
     Columns,
     ColumnValues,

@@ -11,7 +11,7 @@ import pytest
 
 from commtrace.event import CommEvent, StepRow
 from commtrace.tracefile import FOUND_STEPS, STEPS_FROM, SpoolWriter, Trace, join, parse_spool
-from commtrace.tracefile.steps import _steps_at
+from commtrace.tracefile.joining.steps import _steps_at
 from tests.commtrace.synthetic import START_NS, synthetic_facts
 
 
