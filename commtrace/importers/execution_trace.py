@@ -22,8 +22,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from commtrace.device_kernels import recognizer
 from commtrace.errors import NotATraceError
-from commtrace.importers.device_kernels import recognizer
 from commtrace.importers.input_files import Document
 from commtrace.importers.kineto.importer import ReadFile, Unlocated, matched
 from commtrace.importers.kineto.rows import Found, Profile

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 from commtrace.errors import EmptyTraceError, NotATraceError, TraceError, TruncatedTraceError
 from commtrace.importers.log_lines import has_log_lines
-from commtrace.importers.names import NOT_KNOWN
 from commtrace.importers.plain_pickle import BrokenPickleError, ForbiddenNameError, load_plain
 from commtrace.importers.unsupported_formats import (
     name_of_values,
@@ -26,6 +25,7 @@ from commtrace.importers.unsupported_formats import (
     require_known_text,
 )
 from commtrace.schema import MAX_RANKS
+from commtrace.torch_names import NOT_KNOWN
 from commtrace.tracefile.reading import (
     BYTES_PER_VALUE,
     GZIP,

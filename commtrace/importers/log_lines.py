@@ -24,8 +24,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from commtrace.importers.names import NOT_KNOWN
 from commtrace.schema import MAX_RANKS
+from commtrace.torch_names import NOT_KNOWN
 
 _NUMBER = r"(\d{1,18})(?!\d)"
 _STATUSES = re.compile(

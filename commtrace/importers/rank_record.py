@@ -17,8 +17,8 @@ from commtrace.errors import TraceError
 from commtrace.event import GroupRow
 from commtrace.importers.device_times.timings import Timings
 from commtrace.importers.input_files import Document
-from commtrace.importers.names import mesh_axis_of
 from commtrace.schema import MAX_RANKS, TABLES
+from commtrace.torch_names import mesh_axis_of
 from commtrace.tracefile.facts import require_spool_facts
 from commtrace.tracefile.spool import Spool
 from commtrace.tracefile.trace import StringTable, table_of

@@ -29,7 +29,7 @@ from commtrace.analyze.exchanges import ALL_TO_ALL
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.tensor_shapes import numels
 from commtrace.collective_table import KINDS
-from commtrace.importers.device_kernels import UNKNOWN
+from commtrace.device_kernels import UNKNOWN
 from commtrace.units import text_of_bytes, text_of_ranks
 
 KIND = "kind"

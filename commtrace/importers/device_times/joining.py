@@ -36,7 +36,7 @@ from commtrace.importers.device_times.timings import (
     Timings,
 )
 from commtrace.importers.device_times.transfers import join_transfers
-from commtrace.importers.names import NOT_KNOWN, TRANSFERS
+from commtrace.torch_names import NOT_KNOWN, TRANSFERS
 from commtrace.tracefile.trace import StringColumn, StringTable, Trace
 from commtrace.units import counted
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from commtrace.importers.device_times.timings import COLLECTIVES, COUNTERS
-from commtrace.importers.names import TRANSFERS
+from commtrace.torch_names import TRANSFERS
 from commtrace.tracefile.joining.steps import EVERY
 from commtrace.tracefile.trace import Trace
 

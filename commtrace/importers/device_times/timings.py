@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from commtrace.collective_table import KINDS
-from commtrace.importers.names import NOT_KNOWN, TRANSFERS
+from commtrace.torch_names import NOT_KNOWN, TRANSFERS
 
 COLLECTIVES = ""
 """Counter of all collectives of a group."""

@@ -31,8 +31,8 @@ from commtrace.importers.flight_recorder.fields import (
     text,
 )
 from commtrace.importers.input_files import Document
-from commtrace.importers.names import COALESCED, NOT_KNOWN, TRANSFERS, dtype_of, kind_of
 from commtrace.schema import MAX_RANKS
+from commtrace.torch_names import COALESCED, NOT_KNOWN, TRANSFERS, dtype_of, kind_of
 from commtrace.tracefile.reading import is_int, parse_json
 
 Version = tuple[int, int]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from commtrace.importers.names import NOT_KNOWN
 from commtrace.schema import MAX_RANKS, MOST_INSTANT_NS
+from commtrace.torch_names import NOT_KNOWN
 from commtrace.tracefile.reading import is_int
 
 Shape = tuple[int, ...]

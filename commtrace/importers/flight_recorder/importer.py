@@ -30,8 +30,8 @@ from commtrace.importers.flight_recorder.rows import rows_of
 from commtrace.importers.flight_recorder.worlds import numbered, with_names, worlds_of
 from commtrace.importers.input_files import Document
 from commtrace.importers.matching import infer_members
-from commtrace.importers.names import NOT_KNOWN, TRANSFERS
 from commtrace.importers.rank_record import Imported, RankRecord, group_row, members_of, ranks_of
+from commtrace.torch_names import NOT_KNOWN, TRANSFERS
 
 
 def read_dumps(documents: Sequence[Document]) -> Imported:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commtrace.importers.flight_recorder.entries import Dump, Entry
-from commtrace.importers.names import is_library
+from commtrace.torch_names import is_library
 
 LACKS = "roots but those of gathers and scatters, reductions, modules and operators"
 """Information that no dump contains, beside blocked times."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commtrace.importers.flight_recorder.entries import Dump, Entry
-from commtrace.importers.names import COALESCED, NO_COMMUNICATION, NOT_KNOWN
+from commtrace.torch_names import COALESCED, NO_COMMUNICATION, NOT_KNOWN
 
 _FIRST_SOUND = (2, 7)
 """First version in which every number belongs to a collective of the group."""

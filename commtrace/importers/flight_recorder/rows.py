@@ -18,12 +18,13 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+from commtrace.device_kernels import UNKNOWN
 from commtrace.event import CommEvent
-from commtrace.importers.device_kernels import UNKNOWN
 from commtrace.importers.flight_recorder.entries import Dump, Entry
 from commtrace.importers.flight_recorder.fields import Frame, Shape
 from commtrace.importers.flight_recorder.launches import CallLaunch
-from commtrace.importers.names import (
+from commtrace.importers.rank_record import RankRecord, members_of
+from commtrace.torch_names import (
     COALESCED,
     NOT_KNOWN,
     dtype_of,
@@ -33,7 +34,6 @@ from commtrace.importers.names import (
     shapes_text,
     wire_of,
 )
-from commtrace.importers.rank_record import RankRecord, members_of
 
 _FIRST_WITH_LISTS = (2, 7)
 """First version in which an all-to-all surely has all tensors of its lists."""

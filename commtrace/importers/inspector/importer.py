@@ -20,8 +20,8 @@ from functools import lru_cache
 from typing import Any
 
 from commtrace.collective_table import KINDS, busbw_factor, wire_bytes
+from commtrace.device_kernels import UNKNOWN
 from commtrace.event import CommEvent, KernelRow
-from commtrace.importers.device_kernels import UNKNOWN
 from commtrace.importers.device_times.timings import KnownGroup, Timing, Timings
 from commtrace.importers.input_files import Document
 from commtrace.importers.inspector.lines import InspectorFile, Sample
@@ -31,9 +31,9 @@ from commtrace.importers.inspector.ranks import (
     Processes,
     members_of_files,
 )
-from commtrace.importers.names import NOT_KNOWN, ROOTED, TRANSFERS, kind_of
 from commtrace.importers.rank_record import Imported, RankRecord, group_row
 from commtrace.schema import COMMUNICATION
+from commtrace.torch_names import NOT_KNOWN, ROOTED, TRANSFERS, kind_of
 from commtrace.tracefile.trace import table_of
 
 _BY_PART = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})

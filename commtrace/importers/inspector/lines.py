@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 from commtrace.errors import NotATraceError
 from commtrace.importers.input_files import Document
-from commtrace.importers.names import NOT_KNOWN
 from commtrace.schema import MAX_RANKS, MOST_INSTANT_NS
+from commtrace.torch_names import NOT_KNOWN
 from commtrace.tracefile.reading import Allowance
 
 NS_PER_US = 1000

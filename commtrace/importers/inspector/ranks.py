@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from commtrace.importers.input_files import Document
 from commtrace.importers.inspector.lines import Communicator, InspectorFile
-from commtrace.importers.names import NOT_KNOWN
 from commtrace.schema import MAX_RANKS
+from commtrace.torch_names import NOT_KNOWN
 
 ProcessKey = tuple[str, int]
 Processes = Mapping[ProcessKey, int]

@@ -13,8 +13,8 @@ from typing import Any
 
 from commtrace.importers.kineto.calls import HostCall
 from commtrace.importers.kineto.spans import COLLECTIVE_NAME, CommunicationWork
-from commtrace.importers.names import NOT_KNOWN, ROOTED, TRANSFERS, dtype_of, kind_of, shapes_text
 from commtrace.schema import MAX_RANKS
+from commtrace.torch_names import NOT_KNOWN, ROOTED, TRANSFERS, dtype_of, kind_of, shapes_text
 from commtrace.tracefile.reading import DamageError, is_int
 
 MESSAGE_BYTES = "Message size [bytes]"

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from commtrace.collective_table import KINDS
-from commtrace.importers.device_kernels import Kernel, is_check
+from commtrace.device_kernels import Kernel, is_check
 from commtrace.importers.intervals import NOTHING, Intervals
 from commtrace.importers.kineto.spans import (
     BACKWARD,
@@ -50,8 +50,8 @@ from commtrace.importers.kineto.spans import (
     Span,
     id_of,
 )
-from commtrace.importers.names import COALESCED, NO_COMMUNICATION, NOT_KNOWN, TRANSFERS, kind_of
 from commtrace.schema import COMPUTE
+from commtrace.torch_names import COALESCED, NO_COMMUNICATION, NOT_KNOWN, TRANSFERS, kind_of
 
 Stack = list[tuple[Span, Any]]
 """Enclosing spans, outermost first, with the call or the number of the operator that each is."""

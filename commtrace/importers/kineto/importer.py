@@ -18,16 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from commtrace.device_kernels import recognizer
 from commtrace.importers.cycle_collection import no_cycle_collection
-from commtrace.importers.device_kernels import recognizer
 from commtrace.importers.input_files import PROFILER, Document, loaded, whole_ones
 from commtrace.importers.kineto.issued_work import KERNEL, WAYS
 from commtrace.importers.kineto.rows import Found, Profile
 from commtrace.importers.matching import infer_members, number_by_order, with_sizes
-from commtrace.importers.names import NOT_KNOWN
 from commtrace.importers.rank_record import Imported, RankRecord, ranks_of
 from commtrace.importers.stream_groups import stream_groups
 from commtrace.settings import settings_of
+from commtrace.torch_names import NOT_KNOWN
 
 _LARGE_BYTES = 16_000_000
 """Size of all files from which on processes are started to read them."""

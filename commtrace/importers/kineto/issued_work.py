@@ -16,7 +16,7 @@ from itertools import accumulate
 from commtrace.importers.kineto.arguments import number_of
 from commtrace.importers.kineto.calls import Calls, HostCall
 from commtrace.importers.kineto.spans import COLLECTIVE_NAME, CommunicationWork, Gathered, id_of
-from commtrace.importers.names import NOT_KNOWN
+from commtrace.torch_names import NOT_KNOWN
 
 WAYS = LAUNCH, OPERATOR, NUMBER, KERNEL = "launch", "operator", "number", "name alone"
 """Ways in which the call of a kernel is found, in the order in which they are tried."""

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from commtrace.device_kernels import Kernel, device_type
 from commtrace.errors import InvalidTraceError
 from commtrace.event import CommEvent, KernelRow, OpEvent, StepRow
-from commtrace.importers.device_kernels import Kernel, device_type
 from commtrace.importers.input_files import Document
 from commtrace.importers.intervals import NOTHING, Intervals
 from commtrace.importers.kineto import arguments
@@ -32,10 +32,9 @@ from commtrace.importers.kineto.spans import (
     gather,
     require_profile,
 )
-from commtrace.importers.names import NOT_KNOWN, TRANSFERS, dtype_of, payload_of, wire_of
 from commtrace.importers.rank_record import RankRecord, group_row, members_of
-from commtrace.importers.stream_groups import STREAM
-from commtrace.schema import COMPUTE, MAX_RANKS
+from commtrace.schema import COMPUTE, MAX_RANKS, STREAM
+from commtrace.torch_names import NOT_KNOWN, TRANSFERS, dtype_of, payload_of, wire_of
 from commtrace.tracefile.reading import is_int
 from commtrace.tracefile.trace import table_of
 

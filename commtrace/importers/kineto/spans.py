@@ -23,10 +23,10 @@ from functools import lru_cache, partial
 from typing import Any
 
 from commtrace.collective_table import KINDS
+from commtrace.device_kernels import DEVICES, UNKNOWN, Kernel, is_check
 from commtrace.errors import NotATraceError
-from commtrace.importers.device_kernels import DEVICES, UNKNOWN, Kernel, is_check
-from commtrace.importers.names import COALESCED, NOT_KNOWN, is_library, kind_of
 from commtrace.schema import COMMUNICATION, COMPUTE, MEMCPY, MEMSET
+from commtrace.torch_names import COALESCED, NOT_KNOWN, is_library, kind_of
 from commtrace.tracefile.reading import is_int
 
 FRAME, MODULE, BACKWARD, OPTIMIZER, OP, C10D, PARAMS, NOTE, LAUNCH, PYTHON, STEP, WORKER = range(12)

@@ -16,8 +16,8 @@ from operator import itemgetter
 from typing import Any
 
 from commtrace.collective_table import KINDS
+from commtrace.device_kernels import UNKNOWN
 from commtrace.event import CommEvent
-from commtrace.importers.device_kernels import UNKNOWN
 from commtrace.importers.input_files import Document
 from commtrace.importers.inspector.importer import part_bytes
 from commtrace.importers.inspector.lines import Communicator, InspectorFile
@@ -27,8 +27,8 @@ from commtrace.importers.inspector.ranks import (
     members_of_files,
 )
 from commtrace.importers.log_lines import NcclCall, NcclInit
-from commtrace.importers.names import NOT_KNOWN, ROOTED, TRANSFERS, dtype_of, kind_of
 from commtrace.importers.rank_record import RankRecord, group_row
+from commtrace.torch_names import NOT_KNOWN, ROOTED, TRANSFERS, dtype_of, kind_of
 
 _DTYPES = (
     "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64",

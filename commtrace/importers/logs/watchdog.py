@@ -21,11 +21,11 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from commtrace.collective_table import KINDS
+from commtrace.device_kernels import UNKNOWN
 from commtrace.event import CommEvent, CommunicatorRow
-from commtrace.importers.device_kernels import UNKNOWN
 from commtrace.importers.log_lines import LogPlace, TimedOutWork, WorkStatus
-from commtrace.importers.names import NOT_KNOWN, TRANSFERS, kind_of, shapes_text
 from commtrace.importers.rank_record import RankRecord, group_row
+from commtrace.torch_names import NOT_KNOWN, TRANSFERS, kind_of, shapes_text
 from commtrace.units import counted
 
 UNNAMED = "unnamed"

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from commtrace.errors import EmptyTraceError, TraceError
 from commtrace.event import CommunicatorRow
 from commtrace.importers.input_files import Document
-from commtrace.importers.names import kind_of
 from commtrace.importers.rank_record import Imported, RankRecord, group_row
 from commtrace.importers.ras.snapshots import RasDevice, RasMember, RasSnapshot, SeenCommunicator
 from commtrace.schema import MAX_RANKS
+from commtrace.torch_names import kind_of
 
 LACKS: tuple[str, ...] = (
     "calls: each rank states how many it has launched of each kind, not when, where and how large",

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 from commtrace.errors import NotATraceError
 from commtrace.importers.input_files import Document
-from commtrace.importers.names import NOT_KNOWN
 from commtrace.schema import (
     ABORTED,
     DEAD,
@@ -36,6 +35,7 @@ from commtrace.schema import (
     RUNNING,
     UNRESPONSIVE,
 )
+from commtrace.torch_names import NOT_KNOWN
 
 _IN_PROGRESS = 7
 """Value of `ncclResult_t` for an operation that has not ended, which is no error."""

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load, notices_of
+from commtrace.device_kernels import recognizer
 from commtrace.errors import NotATraceError, TraceError, TruncatedTraceError
 from commtrace.importers import import_trace, input_files
-from commtrace.importers.device_kernels import recognizer
 from commtrace.importers.input_files import PROFILER, Document, documents_of, loaded
 from commtrace.importers.kineto import importer
 from commtrace.importers.kineto.rows import Profile as RankProfile

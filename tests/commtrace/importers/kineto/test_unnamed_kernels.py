@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load
+from commtrace.device_kernels import device_type
 from commtrace.errors import NotATraceError
 from commtrace.importers import import_trace
-from commtrace.importers.device_kernels import device_type
 from tests.commtrace.importers.kineto.profiles import Profile, write_profiles
 
 CALL, LAUNCH = "c10d::allreduce_", "urEnqueueKernelLaunch"

@@ -161,7 +161,7 @@ _LIBRARIES = sys.stdlib_module_names | {
 }  # fmt: skip
 
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[1]
 _CHECKOUT = tuple(f"{_ROOT / name}/" for name in ("commtrace", "dtensor_core", "cli/commtrace_cli"))
 """Folders of these packages if they are not installed in site-packages."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from commtrace.collective_table import KINDS
-from commtrace.importers.names import dtype_of, is_library, kind_of, payload_of, wire_of
 from commtrace.recorder.interception.signatures import SIGNATURES
+from commtrace.torch_names import dtype_of, is_library, kind_of, payload_of, wire_of
 
 
 @pytest.mark.parametrize(

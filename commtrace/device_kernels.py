@@ -8,7 +8,8 @@ states the kind, and where its library encodes them the algorithm, the protocol 
     vllm::cross_device_reduce_2stage<...>         all_reduce
 
 A kernel of several kinds (`ncclDevKernel_Generic_1` of RCCL, or `SendRecv`, which runs all-to-all
-too) has the kind of the operator that launched it, or `UNKNOWN`. Used by the importer of profiles.
+too) has the kind of the operator that launched it, or `UNKNOWN`. Used by the importers of
+profiles, and by analyses.
 """
 
 from __future__ import annotations
