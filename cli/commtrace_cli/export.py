@@ -6,7 +6,7 @@ from pathlib import Path
 
 from commtrace.errors import UsageError
 from commtrace.exporters import FORMATS
-from commtrace_cli.loading import load_events
+from commtrace_cli.loading import load_run
 from commtrace_cli.options import inputs, outputs, selection
 from commtrace_cli.terminal import check_output, finish, say, working
 from commtrace_cli.time_window import part_of, ranks_of, steps_of, window_of
@@ -49,7 +49,7 @@ def export(
     else:
         check_output(path, force=force, read=[trace])
     window_ns, numbers, chosen = window_of(window), steps_of(steps), ranks_of(ranks)
-    frames = load_events(trace)
+    frames = load_run(trace, needs_events=True)
     with working(f"writing {path}"):
         from commtrace.analyze import notices_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from commtrace.settings import EVERY_LINK, speeds_of_links
-from commtrace_cli.loading import load_events
+from commtrace_cli.loading import load_run
 from commtrace_cli.options import inputs, outputs, selection
 from commtrace_cli.terminal import check_output, finish, working
 from commtrace_cli.time_window import ranks_of, steps_of, window_of
@@ -57,7 +57,7 @@ def report(
     """
     check_output(output, force=force, read=[trace])
     window_ns, numbers, speeds = window_of(window), steps_of(steps), link_of(link)
-    frames = load_events(trace)
+    frames = load_run(trace, needs_events=True)
     with working(f"drawing {output}"):
         from commtrace.report import write_report
 

@@ -52,7 +52,7 @@ def documented_layers(text: str, highest: str) -> list[set[str]]:
         ("commtrace.launching", "launcher"),
         ("commtrace.recorder", "listening"),
         ("commtrace.importers", "logs"),
-        ("commtrace.tracefile", "dataset"),
+        ("commtrace.tracefile", "opening"),
         ("dtensor_core", "_utils"),
     ],
 )

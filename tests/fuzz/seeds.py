@@ -123,7 +123,7 @@ def _dataset(spools: Path, target: Path) -> dict[str, bytes]:
         path.unlink()
     with pytest.MonkeyPatch.context() as patch:
         # As the commands do, so that they find what is prepared.
-        patch.setattr("commtrace.analyze.opening.ROWS_IN_MEMORY", 0)
+        patch.setattr("commtrace.tracefile.opening.ROWS_IN_MEMORY", 0)
         run = load(target)
         run.together(lambda each=each: each.function(run) for each in CATALOG.values())
     files = sorted(path for path in target.rglob("*") if path.is_file())
