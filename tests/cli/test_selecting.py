@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from commtrace.errors import UsageError
-from commtrace_cli.time_window import FOREVER_NS, ranks_of, steps_of, window_of
+from commtrace_cli.selecting import FOREVER_NS, ranks_of, steps_of, window_of
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
-"""Parts of a run selected by options: a time window, a range of steps, some ranks."""
+"""Selection of a part of a run by options: a time window, a range of steps, some ranks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from commtrace.errors import UsageError
+from commtrace.selection import Selection
+from commtrace.settings import EVERY_LINK, speeds_of_links
 
 if TYPE_CHECKING:
     from commtrace.analyze import Frames
@@ -95,26 +96,46 @@ def _nanoseconds(text: str) -> int | None:
     return min(round(float(found[1]) * UNITS_NS[found[2]]), FOREVER_NS) if found else None
 
 
-def part_of(
-    frames: Frames,
-    window_ns: tuple[int, int] | None = None,
-    steps: tuple[int, int] | None = None,
-    ranks: Sequence[int] | None = None,
-) -> Frames:
-    """Return the part of a run that the options select; the run itself if none is given.
+def link_of(texts: list[str] | None) -> dict[str, str] | None:
+    """Return the speeds of links by mesh axis or group, checked.
+
+    >>> link_of(["400 Gbit/s", "tp=450 GB/s"])
+    {'*': '400 Gbit/s', 'tp': '450 GB/s'}
+    """
+    if not texts:
+        return None
+    parts = [text.rpartition("=") for text in texts]
+    found = {name.strip() or EVERY_LINK: speed.strip() for name, _, speed in parts}
+    speeds_of_links(found)
+    return found
+
+
+def selection_of(
+    window: str | None = None,
+    steps: str | None = None,
+    ranks: str | None = None,
+    link: list[str] | None = None,
+) -> Selection:
+    """Return what the options of a command select, checked.
+
+    Raises:
+        UsageError: an option cannot be read.
+    """
+    return Selection(window_of(window), steps_of(steps), ranks_of(ranks), link_of(link))
+
+
+def part_of(frames: Frames, selection: Selection) -> Frames:
+    """Return the part of a run that is selected; the run itself if none is.
 
     Raises:
         UsageError: the run has no such part, or more than can be read at once of a stored run.
     """
-    from commtrace.analyze.time_window import of_steps, within
+    from commtrace.analyze.time_window import part_in_time
 
-    if steps is not None:
-        frames = of_steps(frames, *steps)
-    if window_ns is not None:
-        frames = within(frames, window_ns)
-    if ranks is not None:
+    frames = part_in_time(frames, selection)
+    if selection.ranks is not None:
         from commtrace.analyze.excerpt import of_ranks
         from commtrace.figures.timeline import ranks_of as ranks_in
 
-        frames = of_ranks(frames, ranks_in(frames, ranks))
+        frames = of_ranks(frames, ranks_in(frames, selection.ranks))
     return frames
