@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-COPIED := commtrace/auto.pth commtrace/auto_start.py examples/train_tp.py
+COPIED := commtrace/launching/auto.pth commtrace/launching/auto_start.py examples/train_tp.py
 $(READY): pyproject.toml constraints.txt $(COPIED)
 	$(PYTHON) -m venv --clear $(VENV)
 	$(if $(TORCH),sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $(PINS))

@@ -12,8 +12,8 @@ from pathlib import Path
 from benchmarks.profiled_trace import write_profile
 from tests.commtrace.importers.executions import call
 from tests.commtrace.importers.executions import document as execution_document
+from tests.commtrace.importers.logs.text_logs import NOISE, Stuck, nccl_call, nccl_init
 from tests.commtrace.importers.nsys_exports import Call, Process, write_export
-from tests.commtrace.importers.text_logs import NOISE, Stuck, nccl_call, nccl_init
 
 _BYTES_PER_EXPORTED_CALL = 270
 _NOISE_PER_LINE = 20

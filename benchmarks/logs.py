@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from commtrace.importers import import_trace
-from commtrace.importers.documents import INSPECTOR, Document
-from commtrace.importers.inspector_lines import inspector_file_of
+from commtrace.importers.input_files import INSPECTOR, Document
+from commtrace.importers.inspector.lines import inspector_file_of
 
 DUMPED_US = 1_752_867_229_276_385
 HEADER = {"id": "0x7f8c496ae9f661", "comm_name": "unknown", "rank": 0, "n_ranks": 8, "nnodes": 1}

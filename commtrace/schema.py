@@ -105,6 +105,8 @@ NUM_SKETCHES = 4
 
 HARNESS = "harness"
 """Value of `carries` for communication of a known test harness around the body of a test."""
+STREAM = "stream "
+"""Beginning of the name that calls have as a group if only their stream is known."""
 FAKE = "fake"
 """Backend of groups that send nothing; the process is the only rank of a fake world that exists."""
 ALL_USED = "find_unused_parameters=True, and no parameter was unused"

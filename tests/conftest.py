@@ -40,7 +40,7 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 SLOWEST = (
     "commtrace/analyze/stored/test_stored_run.py",
-    "commtrace/test_child_ranks.py",
+    "commtrace/launching/test_child_ranks.py",
     "commtrace/report/test_page_in_browser.py",
     "dtensor_core/models/test_pretrained.py",
     "demo/test_analyses.py",

@@ -50,8 +50,8 @@ from greenlet import greenlet
 ROOT = Path(__file__).parents[1]
 LOADED = (
     "torch", "torch._dynamo", "torch.distributed", "torch.distributed.run", "torch.multiprocessing",
-    "commtrace.bootstrap", "commtrace.launcher", "commtrace.session", "commtrace.recorder",
-    "commtrace.tracefile.stores", "commtrace_cli.main",
+    "commtrace.launching.bootstrap", "commtrace.launching.launcher", "commtrace.session",
+    "commtrace.recorder", "commtrace.tracefile.destinations", "commtrace_cli.main",
 )  # fmt: skip
 """Modules of a rank and of its launcher."""
 
@@ -389,8 +389,8 @@ def _run_main(program: Sequence[str], python_path: str) -> None:
     chosen = [each for each in python_path.split(os.pathsep) if each]
     sys.path[:] = ["", *chosen, *(each for each in _site_path if each not in chosen)]
     importlib.invalidate_caches()
-    if os.environ.get(_RECORDING):  # as `commtrace/auto.pth` does when Python starts
-        importlib.import_module("commtrace.auto_start")
+    if os.environ.get(_RECORDING):  # as `commtrace/launching/auto.pth` does when Python starts
+        importlib.import_module("commtrace.launching.auto_start")
     first = program[0]
     if first == "-m":
         sys.path[0] = os.getcwd()

@@ -25,9 +25,10 @@ import pytest
 from trove_classifiers import classifiers
 
 from commtrace.tracefile import read_trace
-from tests.commtrace.importers import dumps, profiles
-from tests.commtrace.importers.dumps import write_dumps
-from tests.commtrace.importers.profiles import write_profiles
+from tests.commtrace.importers.flight_recorder import dumps
+from tests.commtrace.importers.flight_recorder.dumps import write_dumps
+from tests.commtrace.importers.kineto import profiles
+from tests.commtrace.importers.kineto.profiles import write_profiles
 from tests.commtrace.synthetic import write_synthetic_run, write_synthetic_spools
 from tests.test_setup import ROOT, needed
 

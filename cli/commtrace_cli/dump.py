@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from commtrace.errors import unknown_name
 from commtrace.schema import TABLES
+from commtrace.tracefile import open_run
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.fitting import omissions
 from commtrace_cli.growing import read_run
@@ -47,10 +48,9 @@ def dump(
         raise unknown_name("table", table, TABLES)
     with working(f"reading {trace}"):
         from commtrace.analyze import Analysis, load
-        from commtrace.analyze.opening import stored_run
         from commtrace.analyze.select import hints, select
 
-        frames = stored_run(trace) or load(read_run(trace))
+        frames = load(open_run(trace, read=read_run))
     names = [name.strip() for text in columns or () for name in text.split(",") if name.strip()]
 
     def chosen_rows(frames: Frames) -> pd.DataFrame:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from commtrace.errors import UsageError
 from commtrace.exporters import FORMATS
-from commtrace_cli.loading import load_events
+from commtrace_cli.loading import load_run
 from commtrace_cli.options import inputs, outputs, selection
+from commtrace_cli.selecting import part_of, selection_of
 from commtrace_cli.terminal import check_output, finish, say, working
-from commtrace_cli.time_window import part_of, ranks_of, steps_of, window_of
 
 EXAMPLE = """
 Examples:
@@ -48,12 +48,12 @@ def export(
         _check_folder(path, force=force)
     else:
         check_output(path, force=force, read=[trace])
-    window_ns, numbers, chosen = window_of(window), steps_of(steps), ranks_of(ranks)
-    frames = load_events(trace)
+    chosen = selection_of(window, steps, ranks)
+    frames = load_run(trace, needs_events=True)
     with working(f"writing {path}"):
         from commtrace.analyze import notices_of
 
-        frames = part_of(frames, window_ns, numbers, chosen)
+        frames = part_of(frames, chosen)
         for notice in notices_of(frames):
             say(f"note: {notice.text}")
         FORMATS[to.value].write(frames, path)

@@ -15,8 +15,8 @@ from commtrace.units import counted
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.options import criteria, inputs, printing, processes, selection
+from commtrace_cli.selecting import part_of, selection_of
 from commtrace_cli.terminal import Text, data_console, finish, say
-from commtrace_cli.time_window import part_of, steps_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,8 +63,8 @@ def findings(
     are reported once; `--json` and `--csv` have each. Rules that could not be evaluated, because
     the trace lacks data, are listed at the end, and under `unanswered` of `--json`.
     """
-    numbers = steps_of(steps)
-    frames = part_of(load_run(trace, workers, dask), steps=numbers)
+    chosen = selection_of(steps=steps)
+    frames = part_of(load_run(trace, workers, dask), chosen)
     from commtrace.analyze import CATALOG
     from commtrace.analyze.findings import by_missing_data, grouped, muted, unanswered
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from commtrace_cli.fitting import omissions
 from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.options import inputs, outputs, selection
+from commtrace_cli.selecting import part_of, selection_of
 from commtrace_cli.terminal import Text, check_output, data_console, finish, working
-from commtrace_cli.time_window import part_of, steps_of, window_of
 
 if TYPE_CHECKING:
     from commtrace.analyze import Frames
@@ -49,11 +49,11 @@ def flame(
 
         check_format(output)
         check_output(output, force=force, read=[trace])
-    window_ns, numbers = window_of(window), steps_of(steps)
+    chosen = selection_of(window, steps)
     frames = load_run(trace)
     if output is None and is_silent(frames, trace):
         return
-    frames = part_of(frames, window_ns, numbers)
+    frames = part_of(frames, chosen)
     value = VALUE_OF[by]
     if output is None:
         _print(frames, value, phase, rows)

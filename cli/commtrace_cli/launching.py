@@ -56,7 +56,7 @@ def command_in_place(program: Program, *, by_torchrun: bool) -> list[str]:
     option = ["-m"] if program.is_module else []
     # As torchrun starts Python, so that ranks that it ends have written their output.
     unbuffered = ["-u"] if by_torchrun else []
-    own = [sys.executable, *unbuffered, "-m", "commtrace.in_place"]
+    own = [sys.executable, *unbuffered, "-m", "commtrace.launching.record_program"]
     return [*own, *option, str(program.script), *program.arguments]
 
 
@@ -75,7 +75,7 @@ def run_on_nodes(
         UsageError: there is no such script, an option is invalid or not for several nodes, or the
             output is no folder.
     """
-    from commtrace.launcher import check_program, check_ranks
+    from commtrace.launching.launcher import check_program, check_ranks
 
     check_run_folder(output)
     first = next(iter(launcher_options))

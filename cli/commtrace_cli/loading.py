@@ -2,73 +2,71 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commtrace.settings import settings_of
-from commtrace.tracefile import dataset_at
+from commtrace.settings import Settings, settings_of
+from commtrace.tracefile import Trace, open_run, require_events
 from commtrace_cli.growing import read_run
 from commtrace_cli.terminal import Text, data_console, finish, working
 
 if TYPE_CHECKING:
     from commtrace.analyze import Frames
+    from commtrace.tracefile.dataset import Dataset
+    from commtrace.workers import JobRunner
 
 
-def load_run(path: Path, workers: int | None = None, dask: str | None = None) -> Frames:
-    """Load the tables of the trace at `path`, even without any communication.
+def load_run(
+    path: Path,
+    workers: int | None = None,
+    dask: str | None = None,
+    *,
+    needs_events: bool = False,
+) -> Frames:
+    """Load the tables of the trace at `path`.
 
     Args:
         path: The trace.
         workers: Number of processes for a run that is read in parts; by default one per core.
         dask: Address of the scheduler of a Dask cluster that reads it in parts.
+        needs_events: A run is refused if it has no call and no operator to draw or to export; by
+            default only if it was interrupted, too, so that it says nothing about the run.
 
     Raises:
         UsageError: The cluster cannot be used, or the run has no dataset.
-        TraceError: it is not a trace, or is empty and was interrupted, so that it says nothing
-            about the run.
+        TraceError: it is not a trace, or is empty.
     """
     settings = settings_of()
     if dask is not None:
-        from commtrace.analyze.opening import in_parts
         from commtrace.analyze.stored import dask_workers
 
         with working(f"connecting to {dask}"):
-            return in_parts(path, settings, dask_workers(dask))
-    return _stored(path, workers) or _load(path, is_empty_allowed=True)
+            runner = dask_workers(dask)
+            return _loaded(open_run(path, in_parts=True), settings, runner)
+    with working(f"reading {path}"):
+        run = open_run(path, read=partial(_read, needs_events=needs_events))
+        return _loaded(run, settings, None if workers is None else _processes(workers))
 
 
-def load_events(path: Path) -> Frames:
-    """Load the tables of the trace at `path`, which must hold events to draw or to export.
+def _read(path: Path, *, needs_events: bool) -> Trace:
+    trace = read_run(path)
+    is_whole = trace.num_rows("ranks") and not trace.run.get("torn_ranks")
+    if needs_events or not is_whole:
+        require_events(trace)
+    return trace
 
-    Raises:
-        TraceError: it is not a trace, or holds no call and no operator.
-    """
-    return _stored(path) or _load(path, is_empty_allowed=False)
 
-
-def _stored(path: Path, workers: int | None = None) -> Frames | None:
-    """Return the run to be read in parts; None if it fits into memory."""
-    if dataset_at(path) is None:
-        return None
-    from commtrace.analyze.opening import stored_run
+def _processes(num: int) -> JobRunner:
     from commtrace.workers import Workers
 
-    runner = None if workers is None else Workers("analyse the run", workers)
-    return stored_run(path, settings_of(), runner)
+    return Workers("analyse the run", num)
 
 
-def _load(path: Path, *, is_empty_allowed: bool) -> Frames:
-    settings = settings_of()
-    with working(f"reading {path}"):
-        from commtrace.tracefile import require_events
+def _loaded(run: Trace | Dataset, settings: Settings, runner: JobRunner | None) -> Frames:
+    from commtrace.analyze import load  # imported late, since it takes longer than refusing
 
-        trace = read_run(path)
-        is_whole = trace.num_rows("ranks") and not trace.run.get("torn_ranks")
-        if not (is_empty_allowed and is_whole):
-            require_events(trace)
-        from commtrace.analyze import load  # imported late, since it takes longer than refusing
-
-        return load(trace, settings)
+    return load(run, settings, runner)
 
 
 def is_silent(frames: Frames, trace: Path) -> bool:

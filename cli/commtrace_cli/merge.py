@@ -10,8 +10,8 @@ from typing import Any
 
 from commtrace.errors import UsageError
 from commtrace.process_options import RUN_SUFFIX
+from commtrace.tracefile.joining.split import LEFT_OUT
 from commtrace.tracefile.run_folder import DATASET, replace_run_folder
-from commtrace.tracefile.split import LEFT_OUT
 from commtrace.units import text_of_ranks
 from commtrace_cli.options import inputs, outputs, processes
 from commtrace_cli.preparing import prepared

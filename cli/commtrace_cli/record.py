@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from commtrace.errors import require_torch
-from commtrace.launchers import TORCHRUN, launched_rank
+from commtrace.launched_rank import TORCHRUN, launched_rank
 from commtrace_cli.launching import (
     Program,
     check_run_folder,
@@ -52,7 +52,7 @@ def record(
     """
     require_torch("commtrace record")
     check_run_folder(output)
-    from commtrace.launcher import check_program
+    from commtrace.launching.launcher import check_program
 
     check_program(script, is_module=module)
     launched = launched_rank(os.environ)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commtrace.settings import EVERY_LINK, speeds_of_links
-from commtrace_cli.loading import load_events
+from commtrace_cli.loading import load_run
 from commtrace_cli.options import inputs, outputs, selection
+from commtrace_cli.selecting import selection_of
 from commtrace_cli.terminal import check_output, finish, working
-from commtrace_cli.time_window import ranks_of, steps_of, window_of
 
 EXAMPLE = """
 Examples:
@@ -19,20 +18,6 @@ Examples:
 - `commtrace report RUN.comm --ranks 0-7 -o eight_ranks.html`
 - `commtrace report run.json --link '400 Gbit/s' --link 'tp=450 GB/s'`
 """
-
-
-def link_of(texts: list[str] | None) -> dict[str, str] | None:
-    """Return the speeds of links by mesh axis or group, checked.
-
-    >>> link_of(["400 Gbit/s", "tp=450 GB/s"])
-    {'*': '400 Gbit/s', 'tp': '450 GB/s'}
-    """
-    if not texts:
-        return None
-    parts = [text.rpartition("=") for text in texts]
-    found = {name.strip() or EVERY_LINK: speed.strip() for name, _, speed in parts}
-    speeds_of_links(found)
-    return found
 
 
 def report(
@@ -56,17 +41,10 @@ def report(
     if it is given.
     """
     check_output(output, force=force, read=[trace])
-    window_ns, numbers, speeds = window_of(window), steps_of(steps), link_of(link)
-    frames = load_events(trace)
+    chosen = selection_of(window, steps, ranks, link)
+    frames = load_run(trace, needs_events=True)
     with working(f"drawing {output}"):
         from commtrace.report import write_report
 
-        write_report(
-            frames,
-            output,
-            window_ns=window_ns,
-            steps=numbers,
-            ranks=ranks_of(ranks),
-            link=speeds,
-        )
+        write_report(frames, output, chosen)
     finish([output], then=["python", "-m", "webbrowser", output])

@@ -12,13 +12,13 @@ import typer
 
 from commtrace.errors import CommtraceError, LaunchError, TraceError, UsageError, require_torch
 from commtrace.exit_codes import text_of_exit
-from commtrace.launchers import launched_rank
+from commtrace.launched_rank import launched_rank
 from commtrace.process_options import RUN_SUFFIX
+from commtrace.tracefile.destinations import remove_joined
 from commtrace.tracefile.facts import WRITE_ERRORS
+from commtrace.tracefile.joining.split import LEFT_OUT
 from commtrace.tracefile.run_folder import make_run_folder, remove_run_folder, spools_beside
-from commtrace.tracefile.split import LEFT_OUT
 from commtrace.tracefile.spool import SPOOL_SUFFIX
-from commtrace.tracefile.stores import remove_joined
 from commtrace.units import counted, text_of_ranks
 from commtrace_cli.launching import Program, chosen_options, run_on_nodes
 from commtrace_cli.options import nodes, outputs, recorded, scripts
@@ -27,7 +27,7 @@ from commtrace_cli.terminal import check_output, fail, finish, say, show_traceba
 from commtrace_cli.verdict import print_verdict
 
 if TYPE_CHECKING:
-    from commtrace.launcher import LaunchResult
+    from commtrace.launching.launcher import LaunchResult
     from commtrace.process_options import ProcessOptions
     from commtrace.tracefile.dataset import Dataset
 
@@ -107,7 +107,7 @@ def run(
     if launched:
         run_on_nodes(program, output, chosen, launched, timeout_s=timeout, force=force)
     _refuse_within_a_rank(script)
-    from commtrace.launcher import check_program
+    from commtrace.launching.launcher import check_program
 
     check_program(script, is_module=module)  # before --force removes anything
     check_output(output, force=force, is_folder=is_folder)
@@ -141,8 +141,8 @@ def run(
 def _launch(
     program: Program, spools: Path, chosen: ProcessOptions, timeout_s: float | None
 ) -> LaunchResult:
-    from commtrace.launcher import run_script
-    from commtrace.temporary_folders import remove_abandoned
+    from commtrace.launching.launcher import run_script
+    from commtrace.launching.temporary_folders import remove_abandoned
 
     for sentence in remove_abandoned():
         say(f"note: {sentence}", always=True)
@@ -173,7 +173,7 @@ def _finish(
         stored: The dataset in the folder, if any.
         has_failed: Print the first fault that `commtrace check` finds in it, too.
     """
-    from commtrace.child_ranks import notes_of
+    from commtrace.launching.child_ranks import notes_of
     from commtrace.tracefile import Trace, read_parts, write_trace
 
     trace = stored
@@ -224,7 +224,7 @@ def _note_on_silence(spools: Path, program: Program, *, is_whole: bool) -> str:
 
     Only a recording that every rank has closed shows that the program made none.
     """
-    from commtrace.child_ranks import num_with_group, programs
+    from commtrace.launching.child_ranks import num_with_group, programs
 
     num = num_with_group(spools)
     found = f"a process group in {num} processes, without a call on it" if num else ""
@@ -257,7 +257,7 @@ def _empty_folder(spools: Path, *, force: bool) -> Path:
 
 def _remove(spools: Path) -> None:
     """Remove a folder of spools, but no other files that may be in it."""
-    from commtrace.child_ranks import notes_of
+    from commtrace.launching.child_ranks import notes_of
 
     shutil.rmtree(notes_of(spools), ignore_errors=True)
     remove_run_folder(spools)
@@ -272,7 +272,7 @@ def _report_failure(result: LaunchResult, program: Program, timeout_s: float | N
         fail(LaunchError(f"{script} was stopped", found=text_of_exit(result.exit_code)))
         return
     if result.stuck:
-        from commtrace.watchdog import format_stacks
+        from commtrace.launching.watchdog import format_stacks
 
         show_traceback(format_stacks(result.stuck))
         summary = f"{script} on {counted(nproc, 'rank')} did not end within {timeout_s:g} s"

@@ -10,9 +10,9 @@ from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.fitting import omissions
 from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.options import inputs, printing, processes, selection
+from commtrace_cli.selecting import part_of, selection_of
 from commtrace_cli.tables import measures_table, truncated
 from commtrace_cli.terminal import Text, data_console, finish
-from commtrace_cli.time_window import part_of, steps_of
 
 if TYPE_CHECKING:
     from commtrace.analyze import Analysis, Frames
@@ -50,8 +50,8 @@ def summary(
             why="their columns differ",
             attempt="one of them: --csv --by module, or all of them: --json",
         )
-    numbers = steps_of(steps)
-    frames = part_of(load_run(trace, workers, dask), steps=numbers)
+    selected = selection_of(steps=steps)
+    frames = part_of(load_run(trace, workers, dask), selected)
     from commtrace.analyze import CATALOG
 
     analyses = [CATALOG[f"by_{name}"] for name in chosen]

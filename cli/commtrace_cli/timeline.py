@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commtrace.errors import UsageError
+from commtrace.selection import Selection
 from commtrace.units import text_of_duration
 from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.options import inputs, outputs, selection
+from commtrace_cli.selecting import selection_of
 from commtrace_cli.terminal import Text, check_output, data_console, finish, working
-from commtrace_cli.time_window import ranks_of, steps_of, window_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,16 +48,16 @@ def timeline(
 
         check_format(output)
         check_output(output, force=force, read=[trace])
-    requested, window_ns, numbers = ranks_of(ranks), window_of(window), steps_of(steps)
+    asked = selection_of(window, steps, ranks)
     frames = load_run(trace)
     if output is None and is_silent(frames, trace):
         return
     from commtrace.analyze.time_window import window_of_steps
     from commtrace.figures.timeline import ranks_of as ranks_in
 
-    chosen = ranks_in(frames, requested)
-    if numbers is not None:
-        window_ns = _overlap(window_of_steps(frames, *numbers), window_ns)
+    chosen, window_ns = ranks_in(frames, asked.ranks), asked.window_ns
+    if asked.steps is not None:
+        window_ns = _overlap(window_of_steps(frames, *asked.steps), window_ns)
     window_ns = _within_run(frames, window_ns)
     if output is None:
         _print(frames, window_ns, chosen, rows)
@@ -65,7 +66,7 @@ def timeline(
     from commtrace.report.picture import write_timeline
 
     with working(f"drawing {output}"):
-        write_timeline(frames, output, ranks=chosen, window_ns=window_ns)
+        write_timeline(frames, output, Selection(window_ns, ranks=chosen))
     finish([output], then=["commtrace", "report", trace])
 
 

@@ -23,8 +23,8 @@ from commtrace.units import text_of_ranks
 from commtrace_cli.alarms import Alarms, alarms_of
 from commtrace_cli.options import inputs, watching
 from commtrace_cli.parting import print_parting_of_growing
+from commtrace_cli.selecting import ranks_of
 from commtrace_cli.terminal import Text, data_console, is_terminal, say, write
-from commtrace_cli.time_window import ranks_of
 
 if TYPE_CHECKING:
     from commtrace.live import Watch

@@ -26,7 +26,7 @@ import pandas as pd
 from commtrace.analyze.cached_per_run import cached_per_run, of_each_call
 from commtrace.analyze.census import census
 from commtrace.analyze.frame import Frames
-from commtrace.importers.names import dtype_of
+from commtrace.torch_names import dtype_of
 
 ALL_TO_ALL = "all_to_all"
 DIRECTIONS = ("", "dispatch", "combine")

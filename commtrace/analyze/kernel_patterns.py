@@ -20,7 +20,7 @@ from commtrace.analyze.analysis import Analysis, addable, typed
 from commtrace.analyze.device_work import rows_of_calls
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.measures import summed
-from commtrace.importers.device_kernels import UNKNOWN, recognizer
+from commtrace.device_kernels import UNKNOWN, recognizer
 from commtrace.schema import COMMUNICATION, COMPUTE, Column
 
 BUILT_IN, SETTINGS, DESCRIPTION, NOTHING = "built-in", "settings", "description", "nothing"

@@ -30,7 +30,21 @@ from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.matching import is_transfer, numbers
 from commtrace.analyze.step_times import by_clock, runs_in
 from commtrace.errors import UsageError
+from commtrace.selection import Selection
 from commtrace.units import text_of_duration
+
+
+def part_in_time(frames: Frames, selection: Selection) -> Frames:
+    """Return the steps and the time window of a run that are selected, or else the run itself.
+
+    Raises:
+        UsageError: The run has no such part, or more than can be read at once of a stored run.
+    """
+    if selection.steps is not None:
+        frames = of_steps(frames, *selection.steps)
+    if selection.window_ns is not None:
+        frames = within(frames, selection.window_ns)
+    return frames
 
 
 def within(frames: Frames, window_ns: tuple[int, int]) -> Frames:

@@ -21,7 +21,10 @@ from pathlib import Path
 
 from commtrace.errors import UsageError
 from commtrace.importers.cycle_collection import no_cycle_collection
-from commtrace.importers.documents import (
+from commtrace.importers.execution_trace import execution_of, read_execution_traces
+from commtrace.importers.flight_recorder.entries import dump_of
+from commtrace.importers.flight_recorder.importer import read_dumps
+from commtrace.importers.input_files import (
     EXECUTION,
     FLIGHT_RECORDER,
     INSPECTOR,
@@ -32,17 +35,14 @@ from commtrace.importers.documents import (
     Document,
     documents_of,
 )
-from commtrace.importers.dump_entries import dump_of
-from commtrace.importers.execution_trace import execution_of, read_execution_traces
-from commtrace.importers.flight_recorder import read_dumps
-from commtrace.importers.inspector import read_inspector
-from commtrace.importers.inspector_lines import inspector_file_of
-from commtrace.importers.kineto import read_profiles
-from commtrace.importers.logs import log_of, read_logs
+from commtrace.importers.inspector.importer import read_inspector
+from commtrace.importers.inspector.lines import inspector_file_of
+from commtrace.importers.kineto.importer import read_profiles
+from commtrace.importers.logs.importer import log_of, read_logs
 from commtrace.importers.nsys import read_exports
-from commtrace.importers.ras import read_snapshots
-from commtrace.importers.ras_snapshots import snapshot_of
-from commtrace.importers.recorded import Imported, non_members
+from commtrace.importers.rank_record import Imported, non_members
+from commtrace.importers.ras.importer import read_snapshots
+from commtrace.importers.ras.snapshots import snapshot_of
 from commtrace.tracefile import Trace, join, read_trace
 from commtrace.tracefile.reading import reading
 
@@ -121,7 +121,9 @@ def processes_of(recording: Trace) -> dict[tuple[str, int], int]:
 def _joined(
     recording: Trace, imported: Imported, source: str, left_out: list[str], summary: str
 ) -> Trace:
-    from commtrace.importers.joining import join_timings  # imported late, since it loads numpy
+    from commtrace.importers.device_times.joining import (
+        join_timings,  # imported late, since it loads numpy
+    )
 
     if imported.timings is None:
         raise UsageError(

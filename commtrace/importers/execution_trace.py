@@ -22,13 +22,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from commtrace.device_kernels import recognizer
 from commtrace.errors import NotATraceError
-from commtrace.importers.device_kernels import recognizer
-from commtrace.importers.documents import Document
-from commtrace.importers.kineto import ReadFile, Unlocated, matched
-from commtrace.importers.kineto_rank import Found, Profile
-from commtrace.importers.kineto_spans import COLLECTIVE_NAME, Gathered, gather
-from commtrace.importers.recorded import Imported, RankRecord
+from commtrace.importers.input_files import Document
+from commtrace.importers.kineto.importer import ReadFile, Unlocated, matched
+from commtrace.importers.kineto.rows import Found, Profile
+from commtrace.importers.kineto.spans import COLLECTIVE_NAME, Gathered, gather
+from commtrace.importers.rank_record import Imported, RankRecord
 from commtrace.schema import MAX_RANKS
 from commtrace.settings import settings_of
 from commtrace.tracefile.reading import is_int, parse_json

@@ -13,8 +13,8 @@
 
 They are found by their fixed words anywhere in the text, in order, since lines of several ranks,
 progress bars and other output share it. Each pattern begins with such words and is bounded, so that
-a search takes time in proportion to the text. Nothing is interpreted here: `watchdog_log` and
-`nccl_log` make calls of the lines.
+a search takes time in proportion to the text. Nothing is interpreted here: `logs.watchdog`
+and `logs.nccl` make calls of the lines.
 Source: ProcessGroupNCCL.cpp of torch 1.8 to 2.13; enqueue.cc and init.cc of NCCL 2.4 to 2.28.
 """
 
@@ -24,8 +24,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from commtrace.importers.names import NOT_KNOWN
 from commtrace.schema import MAX_RANKS
+from commtrace.torch_names import NOT_KNOWN
 
 _NUMBER = r"(\d{1,18})(?!\d)"
 _STATUSES = re.compile(

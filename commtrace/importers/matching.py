@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from commtrace.importers.names import NOT_KNOWN, TRANSFERS, payload_of, wire_of
-from commtrace.importers.recorded import RankRecord, members_of
-from commtrace.importers.stream_groups import STREAM
+from commtrace.importers.rank_record import RankRecord, members_of
+from commtrace.schema import STREAM
+from commtrace.torch_names import NOT_KNOWN, TRANSFERS, payload_of, wire_of
 
 
 def with_sizes(records: Sequence[RankRecord]) -> None:

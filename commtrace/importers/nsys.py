@@ -28,17 +28,17 @@ from typing import Any
 from urllib.parse import quote
 
 from commtrace.collective_table import KINDS
+from commtrace.device_kernels import recognizer
 from commtrace.errors import NotATraceError
-from commtrace.importers.device_kernels import recognizer
-from commtrace.importers.documents import Document
-from commtrace.importers.kineto import ReadFile, Unlocated, matched
-from commtrace.importers.kineto_arguments import MESSAGE_BYTES
-from commtrace.importers.kineto_rank import Profile
-from commtrace.importers.kineto_spans import gather
-from commtrace.importers.names import NOT_KNOWN, kind_of
-from commtrace.importers.recorded import Imported
+from commtrace.importers.input_files import Document
+from commtrace.importers.kineto.arguments import MESSAGE_BYTES
+from commtrace.importers.kineto.importer import ReadFile, Unlocated, matched
+from commtrace.importers.kineto.rows import Profile
+from commtrace.importers.kineto.spans import gather
+from commtrace.importers.rank_record import Imported
 from commtrace.schema import MAX_RANKS, MOST_INSTANT_NS
 from commtrace.settings import settings_of
+from commtrace.torch_names import NOT_KNOWN, kind_of
 from commtrace.tracefile.reading import Allowance, is_int, reading
 
 _KERNELS, _RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"

@@ -10,7 +10,7 @@ a stream agree in number, kind, size and order, and end together:
     rank 3       |-all_reduce--|     |--all_gather-|
 
 If they do not agree, the calls keep the name of the stream, but its ranks stay unknown. Used by
-`kineto`, before the calls are numbered.
+`kineto.importer`, before the calls are numbered.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
-from commtrace.importers.names import NOT_KNOWN
-from commtrace.importers.recorded import RankRecord, group_row
-
-STREAM = "stream "
-"""Beginning of the name that the calls of a stream have as a group."""
+from commtrace.importers.rank_record import RankRecord, group_row
+from commtrace.schema import STREAM
+from commtrace.torch_names import NOT_KNOWN
 
 _SAME_SIZE = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"})
 _END_TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "barrier"})

@@ -19,15 +19,15 @@ from typing import Any
 
 from commtrace.errors import EmptyTraceError, LaunchError, RankError, UsageError
 from commtrace.exit_codes import text_of_exit
-from commtrace.launcher import LaunchResult, results_of, run_function
-from commtrace.pickling import pack
+from commtrace.launching.launcher import LaunchResult, results_of, run_function
+from commtrace.launching.pickling import pack
+from commtrace.launching.temporary_folders import remove_abandoned, scratch_folder
+from commtrace.launching.watchdog import format_stacks
 from commtrace.process_options import VALUE_LEVELS, ProcessOptions
 from commtrace.settings import DETAILS
-from commtrace.temporary_folders import remove_abandoned, scratch_folder
 from commtrace.tracefile import Trace, read_parts, write_trace
 from commtrace.views.cells import names_of_cells, with_cells, with_names
-from commtrace.views.run import Run, fields_of, run_of
-from commtrace.watchdog import format_stacks
+from commtrace.views.run import Run, StoredViews, fields_of, load
 
 _INTERRUPTED = 128 + signal.SIGINT
 
@@ -101,7 +101,7 @@ def launch(
             timeout_s=timeout_s,
         )
         trace = _trace(folder, path)
-        run = run_of(trace) if trace else None
+        run = load(trace) if trace else None
         if not result.ok:
             raise _error(result, name, nproc, timeout_s, run)
         if run is None:
@@ -136,7 +136,11 @@ def _trace(folder: Path, path: Path | str | None) -> Trace | None:
 
 
 def _error(
-    result: LaunchResult, name: str, nproc: int, timeout_s: float | None, run: Run | None
+    result: LaunchResult,
+    name: str,
+    nproc: int,
+    timeout_s: float | None,
+    run: Run | StoredViews | None,
 ) -> BaseException:
     names = names_of_cells()
     if result.failed_rank is None:

@@ -88,7 +88,11 @@ def alike_stacks(
     return list(alike.items())
 
 
-_STARTERS = ("commtrace/bootstrap.py", "commtrace/in_place.py", "multiprocessing/spawn.py")
+_STARTERS = (
+    "commtrace/launching/bootstrap.py",
+    "commtrace/launching/record_program.py",
+    "multiprocessing/spawn.py",
+)
 
 
 def _is_start(frame: tuple[str, int, str]) -> bool:

@@ -20,13 +20,13 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from commtrace.analyze.frame import Frames, frames_of
 from commtrace.errors import LaunchError
-from commtrace.launcher import LaunchResult, run_function
-from commtrace.pickling import pack
+from commtrace.launching.launcher import LaunchResult, run_function
+from commtrace.launching.pickling import pack
+from commtrace.launching.temporary_folders import scratch_folder
 from commtrace.process_options import ProcessOptions
 from commtrace.pytest_plugin.float64_run import float64
 from commtrace.pytest_plugin.parting import launch_error
 from commtrace.session import Recording, record
-from commtrace.temporary_folders import scratch_folder
 from commtrace.tracefile import read_parts
 
 Runner = Callable[..., Any]

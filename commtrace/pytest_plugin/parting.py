@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from commtrace.errors import LaunchError, TraceError
+from commtrace.launching.watchdog import DumpedStack, format_stacks
 from commtrace.tracefile import SPOOL_SUFFIX, Trace, join, read_spool
-from commtrace.watchdog import DumpedStack, format_stacks
 
 
 def text_of_partings(traces: Iterable[Trace]) -> str:

@@ -46,7 +46,7 @@ class RankRecording:
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run `function` as a rank, and record it."""
         if self.test_pid not in (0, os.getpid()):
-            from commtrace.watchdog import register_rank
+            from commtrace.launching.watchdog import register_rank
 
             register_rank(Path(self.folder), os.getpid())
         if "torch" not in sys.modules:  # a process that does not use torch
@@ -54,7 +54,7 @@ class RankRecording:
         from commtrace.process_options import ProcessOptions
         from commtrace.pytest_plugin.meshes import naming_axes
         from commtrace.session import Recording
-        from commtrace.tracefile.stores import SpoolFolder
+        from commtrace.tracefile.destinations import SpoolFolder
 
         store = SpoolFolder(Path(self.folder))
         store.wants_axes = False  # they may belong to meshes that an earlier test left behind

@@ -22,6 +22,8 @@ from typing import Any
 
 from commtrace.errors import EmptyTraceError, LaunchError, UnbegunSpoolError
 from commtrace.event import RankRow
+from commtrace.launching.temporary_folders import scratch_folder
+from commtrace.launching.watchdog import TimeoutReport, watchdog
 from commtrace.pytest_plugin import children
 from commtrace.pytest_plugin.expectation import Claim
 from commtrace.pytest_plugin.meshes import announce, naming_axes
@@ -31,11 +33,9 @@ from commtrace.pytest_plugin.parting import hang_error
 from commtrace.pytest_plugin.rank_recording import NOTE_SUFFIX, RankRecording, why_incomplete
 from commtrace.recorder.bridge import set_rank_context
 from commtrace.session import Recording, record
-from commtrace.temporary_folders import scratch_folder
 from commtrace.tracefile import SPOOL_SUFFIX, Trace, join, read_spool, read_trace
 from commtrace.tracefile.spool import Spool
 from commtrace.tracefile.trace import StringTable, table_of
-from commtrace.watchdog import TimeoutReport, watchdog
 
 _CHILDREN = "children"
 

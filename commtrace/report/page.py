@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from commtrace.analyze.gpu_time import summary
 from commtrace.analyze.notices import notices_on
 from commtrace.analyze.pipelines.stages import idle_summary
 from commtrace.analyze.steady_steps import left_out_text
-from commtrace.analyze.time_window import of_steps, within
+from commtrace.analyze.time_window import part_in_time
 from commtrace.atomic_write import atomic_write
 from commtrace.figures import PICTURES, Picture
 from commtrace.figures.flame import NUM_UNKNOWN, VALUES, block_names, flame, flame_nodes, value_note
@@ -33,6 +33,7 @@ from commtrace.report.tables import tables
 from commtrace.report.tiles import extent, tiles
 from commtrace.report.time_windows import timeline_data
 from commtrace.schema import PHASES
+from commtrace.selection import WHOLE_RUN, Selection
 from commtrace.tracefile import Trace
 from commtrace.units import text_of_duration
 
@@ -46,51 +47,31 @@ SCRIPTS = tuple(f"{name}.js" for name in _SCRIPTS.split())
 def write_report(
     source: Path | str | Trace | Frames,
     path: Path | str,
-    *,
-    window_ns: tuple[int, int] | None = None,
-    steps: tuple[int, int] | None = None,
-    ranks: Sequence[int] | None = None,
-    link: str | Mapping[str, str] | None = None,
+    selection: Selection = WHOLE_RUN,
 ) -> Path:
     """Write the page of a run to `path` atomically, and return the path.
 
     Args:
         source: A run, a trace, or its path.
         path: File to write.
-        window_ns: Restricts the page to a time window, in ns since the start of the run.
-        steps: Restricts the page to steps, from the first to the last, both included.
-        ranks: The only ranks whose calls are shown individually; by default all. Tables and sums
-            cover all ranks.
-        link: Speed of links, such as `400 Gbit/s`, or speeds by mesh axis or group, instead of
-            the speeds in the settings.
+        selection: Part of the run. Tables and sums cover all ranks.
 
     Raises:
         TraceError: `source` is a path that holds no trace.
-        UsageError: The run has no such part, or `link` is no speed.
+        UsageError: The run has no such part, or a link has no such speed.
     """
     path = Path(path)
-    text = render_page(load(source), window_ns=window_ns, steps=steps, ranks=ranks, link=link)
+    text = render_page(load(source), selection)
     with atomic_write(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8", newline="\n")
     return path
 
 
-def render_page(
-    run: Frames,
-    *,
-    window_ns: tuple[int, int] | None = None,
-    steps: tuple[int, int] | None = None,
-    ranks: Sequence[int] | None = None,
-    link: str | Mapping[str, str] | None = None,
-) -> str:
+def render_page(run: Frames, selection: Selection = WHOLE_RUN) -> str:
     """Return the page of a run, or of a part of it, as HTML."""
-    run = run.with_link(link)
-    frames = run
-    if steps is not None:
-        frames = of_steps(frames, *steps)
-    if window_ns is not None:
-        frames = within(frames, window_ns)
-    answers = Answers(frames, run, ranks)
+    run = run.with_link(selection.link)
+    frames = part_in_time(run, selection)
+    answers = Answers(frames, run, selection.ranks)
     in_tables = [name for name, each in CATALOG.items() if each.topic and name != "calls"]
     answers.compute([*in_tables, *BESIDE_TABLES])
     all_notices = notices_of(frames)

@@ -23,6 +23,7 @@ from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.figures.timeline import MAX_MARKS
 from commtrace.report.offline import offline_page
 from commtrace.report.style import picture_style
+from commtrace.selection import WHOLE_RUN, Selection
 
 DRAWN = (".png", ".svg", ".pdf")
 FORMATS = (".html", ".json", *DRAWN)
@@ -73,19 +74,15 @@ def write_flame(frames: Frames, path: Path, *, value: str = "", phase: str = "")
     )
 
 
-def write_timeline(
-    frames: Frames,
-    path: Path,
-    *,
-    window_ns: tuple[int, int] | None = None,
-    ranks: Sequence[int] | None = None,
-) -> None:
-    """Write the timeline of a run, or of a part of it.
+def write_timeline(frames: Frames, path: Path, selection: Selection = WHOLE_RUN) -> None:
+    """Write the timeline of a run, or of the selected window and ranks.
 
     Raises:
         UsageError: The format cannot be written, or the run has no such rank.
     """
-    figure: Any = PICTURES["timeline"].draw(frames, window_ns=window_ns, ranks=ranks)
+    figure: Any = PICTURES["timeline"].draw(
+        frames, window_ns=selection.window_ns, ranks=selection.ranks
+    )
     note = (
         "Drag over a time range to zoom in, double-click to zoom out; hover over a call for"
         " details."

@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from commtrace.errors import UsageError
-from commtrace.leaving import call_before_leaving
+from commtrace.exit_handlers import call_before_leaving
 from commtrace.process_options import VALUE_LEVELS, ProcessOptions, ring_bytes
 from commtrace.recorder.attribution.stack_frames import count_as_libraries
 from commtrace.session.recording import Recording
 from commtrace.settings import DETAILS, settings_of
-from commtrace.tracefile.stores import Memory, Store, store_for
+from commtrace.tracefile.destinations import Memory, Store, store_for
 
 __all__ = ["Recording", "record", "record_process"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from commtrace.recorder.failures import Failures
 
-# Shorter than `processes._PEER_GRACE_S`, the time in which peers of a failed rank can write.
+# Shorter than `_PEER_GRACE_S` of `launching.processes`, in which peers of a failed rank can write.
 FLUSH_INTERVAL_S = 0.25
 
 

@@ -25,9 +25,9 @@ from commtrace.recorder.stack_dumps import StackDumps
 from commtrace.session.flusher import FLUSH_INTERVAL_S
 from commtrace.session.lacking import reason
 from commtrace.tracefile import WRITE_ERROR, SegmentedWriter, SpoolWriter
+from commtrace.tracefile.destinations import Memory, Store
 from commtrace.tracefile.dump_files import CALL_FIELDS
 from commtrace.tracefile.liveness import ALIVE, BEAT_S
-from commtrace.tracefile.stores import Memory, Store
 
 _FLUSHES_PER_BEAT = round(BEAT_S / FLUSH_INTERVAL_S)
 _LIFE_NS = 2_000_000_000

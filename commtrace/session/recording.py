@@ -40,7 +40,7 @@ from commtrace.session.lacking import lacking
 from commtrace.session.output import Output
 from commtrace.settings import settings_of
 from commtrace.tracefile import Trace, join, joined_segments, parse_spool, write_trace
-from commtrace.tracefile.stores import Memory, Store
+from commtrace.tracefile.destinations import Memory, Store
 from commtrace.units import counted
 from commtrace.views.cells import with_cells
 from commtrace.views.views import Views

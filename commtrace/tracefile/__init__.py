@@ -12,21 +12,16 @@ opens the result without torch or pandas:
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from commtrace.errors import NotATraceError
-from commtrace.tracefile.collected import copy_parts, merge_spools, read_parts
 from commtrace.tracefile.facts import WRITE_ERROR, WRITE_ERRORS
 from commtrace.tracefile.info import Host, RunInfo, run_info
-from commtrace.tracefile.merge import join
-from commtrace.tracefile.reading import reading
+from commtrace.tracefile.joining.collection import copy_parts, merge_spools, read_parts
+from commtrace.tracefile.joining.merge import join
+from commtrace.tracefile.joining.segments import joined_segments
+from commtrace.tracefile.joining.steps import EVERY, PARTIAL_STEPS, RECORDING, STEPS_FROM
+from commtrace.tracefile.opening import dataset_at, open_run, read_trace
 from commtrace.tracefile.run_file import read_run_file, write_trace
 from commtrace.tracefile.run_folder import spools_beside
-from commtrace.tracefile.running import READ_NS, RUNNING_RANKS, running_ranks
-from commtrace.tracefile.segment_join import joined_segments
+from commtrace.tracefile.running import RUNNING_RANKS
 from commtrace.tracefile.segments import SegmentedWriter
 from commtrace.tracefile.spool import (
     FOUND_STEPS,
@@ -38,11 +33,7 @@ from commtrace.tracefile.spool import (
     spool_name,
 )
 from commtrace.tracefile.spool_reading import parse_spool, read_spool
-from commtrace.tracefile.steps import EVERY, PARTIAL_STEPS, RECORDING, STEPS_FROM
 from commtrace.tracefile.trace import StringColumn, Trace, require_events, trace_of_rows
-
-if TYPE_CHECKING:
-    from commtrace.tracefile.dataset import Dataset
 
 __all__ = [
     "EVERY",
@@ -67,6 +58,7 @@ __all__ = [
     "join",
     "joined_segments",
     "merge_spools",
+    "open_run",
     "parse_spool",
     "read_parts",
     "read_run_file",
@@ -80,49 +72,3 @@ __all__ = [
     "trace_of_rows",
     "write_trace",
 ]
-
-
-def dataset_at(path: Path) -> Dataset | None:
-    """Return the dataset of the run in a folder; None if there is none that can be used."""
-    if not path.is_dir():
-        return None
-    from commtrace.tracefile.dataset import dataset_of  # imported late: it loads numpy
-
-    return dataset_of(path)
-
-
-def read_trace(path: Path | str) -> Trace:
-    """Read the trace at `path`: a run.json, the folder RUN.comm of a run, or its spools.
-
-    Raises:
-        TraceError: `path` holds no readable trace; states its contents and the supported formats.
-    """
-    path = Path(path)
-    summary = f"cannot read the trace {path}"
-    with reading(summary):
-        if path.is_dir():
-            dataset = dataset_at(path)
-            return _of_folder(path) if dataset is None else dataset.trace()
-        if not path.exists() and not path.is_symlink():
-            spools = spools_beside(path)
-            record = "record one with `commtrace run --nproc 4 -o run.json SCRIPT`"
-            merge = f"merge the spools with `commtrace merge {spools} -o {path}`"
-            raise NotATraceError(
-                summary,
-                found="no such file",
-                why="a trace is a file, or the folder of spools of an interrupted run",
-                attempt=merge if spools.is_dir() else record,
-            )
-        from commtrace.tracefile.validate import validated  # imported late, since it loads numpy
-
-        if path.suffix == SPOOL_SUFFIX:
-            return validated(join(joined_segments([read_spool(path)]), path=path), summary)
-        return validated(read_run_file(path), summary)
-
-
-def _of_folder(folder: Path) -> Trace:
-    read_ns = time.time_ns()
-    trace = read_parts([folder])
-    ranks = running_ranks(trace, folder)
-    facts = {RUNNING_RANKS: ranks, READ_NS: read_ns}
-    return replace(trace, run={**trace.run, **facts}) if ranks else trace

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from commtrace.schema import TABLES
-from commtrace.tracefile.steps import EVERY, STEPS_FROM
+from commtrace.tracefile.joining.steps import EVERY, STEPS_FROM
 from commtrace.tracefile.trace import Trace
 
 _OWN_FIELDS = (
@@ -36,7 +36,7 @@ class RunInfo:
 
     Attributes:
         torn_ranks: ranks that did not close their recording.
-        steps_from: source of the steps (see `steps`).
+        steps_from: source of the steps (see `joining.steps`).
         every: 1 if all steps were recorded, 2 if every other step was, and so on.
         num_known: number of calls with a known value, by column of `KNOWN`.
         others: recorded facts that have no field here.

@@ -8,11 +8,10 @@ from typing import Any
 
 from commtrace.analyze import Frames
 from commtrace.analyze import load as load_frames
-from commtrace.analyze.opening import in_parts
 from commtrace.analyze.stored import DaskWorkers, StoredRun
 from commtrace.errors import UsageError
 from commtrace.settings import settings_of
-from commtrace.tracefile import Trace
+from commtrace.tracefile import Trace, open_run
 from commtrace.views.views import Views
 
 
@@ -63,21 +62,13 @@ def load(source: Path | str | Trace | Frames, *, dask: Any = None) -> Run | Stor
     if dask is not None:
         if not isinstance(source, (str, Path)):
             raise UsageError("cannot analyse a run in memory with Dask", attempt="its folder")
-        frames = in_parts(Path(source), settings_of(), DaskWorkers(dask))
+        dataset = open_run(Path(source), in_parts=True)
+        frames = load_frames(dataset, settings_of(), DaskWorkers(dask))
     else:
         frames = load_frames(source, settings_of())
     if isinstance(frames, StoredRun):
         return StoredViews(frames.dataset, frames.settings, workers=frames.workers)
     return frames if isinstance(frames, Run) else Run(**fields_of(frames))
-
-
-def run_of(trace: Trace) -> Run:
-    """Return the run of a trace in memory; the settings of the current folder determine findings.
-
-    Raises:
-        SettingsError: There is a mistake in the settings.
-    """
-    return Run(**fields_of(load_frames(trace, settings_of())))
 
 
 def fields_of(frames: Frames) -> dict[str, Any]:

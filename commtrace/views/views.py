@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from commtrace.errors import RecordingError, unknown_name
 from commtrace.schema import TABLES
+from commtrace.selection import Selection
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -199,9 +200,7 @@ class Views(ABC):
         """
         from commtrace.report import write_report
 
-        return write_report(
-            self.frames(), path, window_ns=window_ns, steps=steps, ranks=ranks, link=link
-        )
+        return write_report(self.frames(), path, Selection(window_ns, steps, ranks, link))
 
     def _repr_html_(self) -> str | None:
         from commtrace.views.card import card

@@ -190,12 +190,12 @@ def test_the_next_command_can_be_pasted_into_a_shell(capsys: pytest.CaptureFixtu
 
 PRINTERS = {
     "cli/commtrace_cli/terminal.py": "is the one place",
-    "commtrace/auto.py": "speaks to a program's user, visibly",
-    "commtrace/auto_start.py": "speaks to a program's user, visibly",
+    "commtrace/launching/auto.py": "speaks to a program's user, visibly",
+    "commtrace/launching/auto_start.py": "speaks to a program's user, visibly",
     "commtrace/session/recording.py": "speaks to a program's user, visibly",
     "commtrace/comm_mode/mode.py": "prints what torch's own mode does, made visible",
-    "commtrace/launcher.py": "says for whom it waits, in words of its own",
-    "commtrace/watchdog.py": "writes to a file of its own",
+    "commtrace/launching/launcher.py": "says for whom it waits, in words of its own",
+    "commtrace/launching/watchdog.py": "writes to a file of its own",
 }
 FORBIDDEN = re.compile(
     r"(^|\.)(print|echo|secho)$|^sys\.(stdout|stderr)\.write$|(^|\.)Console$|^RichText$"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from commtrace.tracefile import read_trace
 from tests.cli.conftest import Commtrace
-from tests.commtrace.importers.dumps import Dump, healthy, write_dumps
-from tests.commtrace.importers.exported import Export
-from tests.commtrace.importers.inspector_logs import LAYOUTS
-from tests.commtrace.importers.ras_layouts import communicator, rank, snapshot, write
+from tests.commtrace.importers.device_times.exported import Export
+from tests.commtrace.importers.flight_recorder.dumps import Dump, healthy, write_dumps
+from tests.commtrace.importers.inspector.layouts import LAYOUTS
+from tests.commtrace.importers.ras.layouts import communicator, rank, snapshot, write
 
 
 def test_dumps_become_a_run_file_that_can_be_checked(commtrace: Commtrace, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_python_is_started_as_by_the_launcher(
     monkeypatch.setattr(os, "execv", lambda _, words: started.append(words))
     ended = commtrace("record", "-o", "RUN.comm", "train.py", "-o", "model.pt")
     assert ended.code == 0
-    own = [sys.executable, *flags, "-m", "commtrace.in_place"]
+    own = [sys.executable, *flags, "-m", "commtrace.launching.record_program"]
     assert started == [[*own, "train.py", "-o", "model.pt"]]
 
 

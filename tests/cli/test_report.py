@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from commtrace.schema import FORMAT_VERSION
-from commtrace_cli.report import link_of
+from commtrace_cli.selecting import link_of
 from tests.cli.conftest import Commtrace
 from tests.commtrace.report.reading import data
 

@@ -22,7 +22,7 @@ from commtrace.tracefile import Trace, read_trace
 from commtrace.tracefile.dataset import open_dataset
 from commtrace_cli.preparing import BYTES_OF_LARGE_RUN, is_large, prepared_if_possible
 from tests.cli.conftest import Commtrace, Ended
-from tests.commtrace.launched import free_ports
+from tests.commtrace.launching.launched import free_ports
 from tests.commtrace.synthetic import write_synthetic_spools
 
 pytestmark = pytest.mark.usefixtures("preloaded")
@@ -613,7 +613,12 @@ def test_options_of_nodes_are_torchruns(
     options = "--nnodes 1:4 --node-rank 3 --rdzv-endpoint [::1]:29400"
     commtrace("run", "-n", "2", "-o", "RUN.comm", *options.split(), "train.py")
     own = ["--nproc-per-node", "2", "--no-python", sys.executable, "-u", "-m"]
-    assert started[0][3:] == [*options.split(), *own, "commtrace.in_place", "train.py"]
+    assert started[0][3:] == [
+        *options.split(),
+        *own,
+        "commtrace.launching.record_program",
+        "train.py",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from commtrace.process_options import ProcessOptions
 from commtrace.recorder import RECORDER, listening
 from commtrace.torch_internals.dispatcher import TorchDispatchMode, current_mode
 from commtrace.tracefile import read_trace
-from commtrace.tracefile.stores import SpoolFolder
+from commtrace.tracefile.destinations import SpoolFolder
 from dtensor_core.testing import fake_world, run_processes
 from dtensor_core.torch_internals.dispatcher import mode_flags, set_mode_flags
 from tests.commtrace.recorder.recorded import calls, ops, steps

@@ -36,11 +36,11 @@ def layers_of(package: str) -> list[set[str]]:
 
 
 def documented_layers(text: str, highest: str) -> list[set[str]]:
-    """Layers of the diagram that begins with the layer `highest`."""
+    """Layers of the diagram whose first layer has `highest`."""
     section = text.partition("## Who may import whom")[2]
     for diagram in section.partition("```")[2].partition("```")[0].split("\n\n"):
         layers = [set(re.findall(r"\w+", layer)) for layer in diagram.split("->")]
-        if layers[0] == {highest}:
+        if highest in layers[0]:
             return layers
     raise AssertionError(f"no diagram begins with {highest}")
 
@@ -49,7 +49,10 @@ def documented_layers(text: str, highest: str) -> list[set[str]]:
     ("package", "highest"),
     [
         ("commtrace", "commtrace_cli"),
+        ("commtrace.launching", "launcher"),
         ("commtrace.recorder", "listening"),
+        ("commtrace.importers", "logs"),
+        ("commtrace.tracefile", "opening"),
         ("dtensor_core", "_utils"),
     ],
 )

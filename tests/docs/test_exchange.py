@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import load
-from commtrace.importers import import_trace, kineto_rank
+from commtrace.importers import import_trace
+from commtrace.importers.kineto import rows as kineto_rows
 from commtrace.schema import TABLES
-from tests.commtrace.importers.layouts import LAYOUTS
-from tests.commtrace.importers.profiles import BASE_NS, US, Profile, training, write_profiles
-from tests.commtrace.importers.programs import Program
+from tests.commtrace.importers.kineto.layouts import LAYOUTS
+from tests.commtrace.importers.kineto.profiles import BASE_NS, US, Profile, training, write_profiles
+from tests.commtrace.importers.kineto.programs import Program
 from tests.commtrace.importers.tracked import fields_of, tracked
 from tests.docs.exchange import PROFILES, documented
 
@@ -340,12 +341,12 @@ def test_exactly_the_fields_are_read_that_the_page_does_not_call_ignored(
 ) -> None:
     read: set[str] = {"traceEvents"}  # found in the text
 
-    class Events(kineto_rank.Events):
+    class Events(kineto_rows.Events):
         def __iter__(self) -> Iterator[Args]:
             yield from (tracked(each, read) for each in super().__iter__())
             self.about = tracked(self.about, read)
 
-    monkeypatch.setattr(kineto_rank, "Events", Events)
+    monkeypatch.setattr(kineto_rows, "Events", Events)
     for folder in folders:
         import_trace([folder])
     assert read == {name for name, used in PAGE.fields.items() if used}

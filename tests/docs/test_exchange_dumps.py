@@ -13,13 +13,13 @@ import pytest
 
 from commtrace.analyze import load
 from commtrace.importers import import_trace
-from commtrace.importers.documents import documents_of
-from commtrace.importers.dump_entries import dump_of
-from commtrace.importers.flight_recorder import read_dumps
+from commtrace.importers.flight_recorder.entries import dump_of
+from commtrace.importers.flight_recorder.importer import read_dumps
+from commtrace.importers.input_files import documents_of
 from commtrace.schema import TABLES
-from tests.commtrace.importers.dump_layouts import DISTINCT
-from tests.commtrace.importers.dumps import LEFT, START_NS, Dump, as_json, healthy
-from tests.commtrace.importers.torchcomms_dumps import Comms
+from tests.commtrace.importers.flight_recorder.dumps import LEFT, START_NS, Dump, as_json, healthy
+from tests.commtrace.importers.flight_recorder.layouts import DISTINCT
+from tests.commtrace.importers.flight_recorder.torchcomms_dumps import Comms
 from tests.commtrace.importers.tracked import fields_of, tracked
 from tests.docs.exchange import DUMPS, documented
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import load
-from commtrace.importers import import_trace, inspector_lines
-from commtrace.importers.documents import documents_of
-from commtrace.importers.ras_snapshots import snapshot_of
+from commtrace.importers import import_trace
+from commtrace.importers.input_files import documents_of
+from commtrace.importers.inspector import lines as inspector_lines
+from commtrace.importers.ras.snapshots import snapshot_of
 from commtrace.schema import DEAD, FINALIZING, INITIALIZING, TABLES, UNRESPONSIVE
-from tests.commtrace.importers.inspector_logs import (
+from tests.commtrace.importers.inspector.layouts import (
     DUMPED_US,
     LAYOUTS,
     Communicator,
@@ -23,7 +24,7 @@ from tests.commtrace.importers.inspector_logs import (
     Operation,
     log_of,
 )
-from tests.commtrace.importers.ras_layouts import communicator, missing, rank, snapshot
+from tests.commtrace.importers.ras.layouts import communicator, missing, rank, snapshot
 from tests.commtrace.importers.tracked import fields_of, tracked
 from tests.docs.exchange import LOGS, SNAPSHOTS, documented
 

@@ -112,7 +112,7 @@ def _judged(case: Case, words: tuple[str, ...], folder: Path) -> Outcome:
 @contextlib.contextmanager
 def _in_parts() -> Iterator[None]:
     """Let every run with a dataset be read in parts."""
-    from commtrace.analyze import opening
+    from commtrace.tracefile import opening
 
     most = opening.ROWS_IN_MEMORY
     opening.ROWS_IN_MEMORY = 0

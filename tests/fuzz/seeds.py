@@ -17,15 +17,15 @@ from commtrace.analyze import CATALOG, load
 from commtrace.pytest_plugin import baseline
 from commtrace.tracefile import read_trace
 from commtrace.tracefile.dataset import prepare_dataset
-from tests.commtrace.importers.dumps import healthy
+from tests.commtrace.importers.device_times.exported import Export
 from tests.commtrace.importers.executions import executions
-from tests.commtrace.importers.exported import Export
-from tests.commtrace.importers.inspector_logs import LAYOUTS
+from tests.commtrace.importers.flight_recorder.dumps import healthy
+from tests.commtrace.importers.inspector.layouts import LAYOUTS
+from tests.commtrace.importers.kineto.profiles import training, write_profiles
+from tests.commtrace.importers.logs.text_logs import hang, nccl_call, nccl_init, watchdog_log
 from tests.commtrace.importers.nsys_exports import Call, Process, write_export
-from tests.commtrace.importers.profiles import training, write_profiles
-from tests.commtrace.importers.ras_layouts import communicator, missing, snapshot
-from tests.commtrace.importers.ras_layouts import rank as ras_rank
-from tests.commtrace.importers.text_logs import hang, nccl_call, nccl_init, watchdog_log
+from tests.commtrace.importers.ras.layouts import communicator, missing, snapshot
+from tests.commtrace.importers.ras.layouts import rank as ras_rank
 from tests.commtrace.synthetic import write_synthetic_run, write_synthetic_spools
 
 
@@ -123,7 +123,7 @@ def _dataset(spools: Path, target: Path) -> dict[str, bytes]:
         path.unlink()
     with pytest.MonkeyPatch.context() as patch:
         # As the commands do, so that they find what is prepared.
-        patch.setattr("commtrace.analyze.opening.ROWS_IN_MEMORY", 0)
+        patch.setattr("commtrace.tracefile.opening.ROWS_IN_MEMORY", 0)
         run = load(target)
         run.together(lambda each=each: each.function(run) for each in CATALOG.values())
     files = sorted(path for path in target.rglob("*") if path.is_file())

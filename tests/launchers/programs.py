@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commtrace.tracefile import Trace, read_trace
-from tests.commtrace.launched import free_ports
+from tests.commtrace.launching.launched import free_ports
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 150.0

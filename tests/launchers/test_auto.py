@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from commtrace import auto
+from commtrace.launching import auto
 from commtrace.tracefile import read_trace
 from tests.launchers.programs import recorded, run
 

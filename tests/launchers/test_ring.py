@@ -14,7 +14,7 @@ import pytest
 from commtrace.analyze import load
 from commtrace.analyze.consistency import consistency
 from commtrace.tracefile import Trace, read_trace
-from tests.commtrace.launched import descendants
+from tests.commtrace.launching.launched import descendants
 from tests.launchers.programs import Ended, finish, recorded, run, run_ranks, start
 
 pytestmark = pytest.mark.usefixtures("preloaded")

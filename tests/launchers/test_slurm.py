@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from commtrace.tracefile import read_trace
-from tests.commtrace.launched import free_ports
+from tests.commtrace.launching.launched import free_ports
 from tests.launchers.programs import TRAIN, recorded, require_whole, run
 
 pytestmark = pytest.mark.usefixtures("preloaded")

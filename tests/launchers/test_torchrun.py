@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from commtrace.tracefile import read_parts, read_trace
-from tests.commtrace.launched import descendants, free_ports
+from tests.commtrace.launching.launched import descendants, free_ports
 from tests.launchers.programs import (
     NUM_CALLS,
     TRAIN,

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from commtrace.errors import UsageError
-from commtrace.launchers import launched_rank
+from commtrace.launched_rank import launched_rank
 from commtrace_cli.options.declare import option
 from commtrace_cli.terminal import say
 

@@ -27,7 +27,7 @@ from commtrace.analyze.frame import Frames
 from commtrace.analyze.known import is_fake_world
 from commtrace.analyze.matching import Arrays, across_ranks, is_transfer, matches, partners
 from commtrace.collective_table import EVERY_RANK_AT_ROOT, KINDS, ROOT, needing
-from commtrace.importers.matching import STREAM
+from commtrace.schema import STREAM
 from commtrace.units import counted, known_note
 
 COMPARED, ALONE = "", "in a group of one rank"

@@ -39,7 +39,7 @@ from commtrace.analyze.matching import (
 )
 from commtrace.analyze.tensor_shapes import numels
 from commtrace.collective_table import KINDS
-from commtrace.importers.device_kernels import UNKNOWN
+from commtrace.device_kernels import UNKNOWN
 from commtrace.units import text_of_bytes, text_of_ranks
 
 KIND = "kind"

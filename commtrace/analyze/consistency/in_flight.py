@@ -19,7 +19,7 @@ from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, Coverage, so
 from commtrace.analyze.consistency.numbered import numbered
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
 from commtrace.analyze.frame import Frames
-from commtrace.importers.names import ROOTED
+from commtrace.torch_names import ROOTED
 from commtrace.units import NANOSECONDS_PER_SECOND, text_of_ranks
 
 

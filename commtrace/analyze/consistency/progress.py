@@ -19,8 +19,8 @@ from commtrace.analyze.consistency.problem import Problem, at_the_start, numbers
 from commtrace.analyze.consistency.stuck import MembersProgress, RankProgress, stuck_members
 from commtrace.analyze.frame import Frames
 from commtrace.analyze.matching import members
-from commtrace.importers.names import TRANSFERS
 from commtrace.schema import ABORTED, DEAD, NO_MEMBER, UNRESPONSIVE
+from commtrace.torch_names import TRANSFERS
 from commtrace.units import counted, text_of_ranks
 
 _FAULTS = {

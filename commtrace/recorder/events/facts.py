@@ -1,6 +1,6 @@
 """Facts about a run and a rank: those known when a spool begins and those found out later.
 
-Recording may begin before `init_process_group`. The variables of the launcher (see `launchers`) are
+Recording may begin before `init_process_group`. The variables of the launcher (`launched_rank`) are
 then trusted until the first process group is seen.
 """
 
@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from commtrace.errors import UsageError
-from commtrace.launchers import LaunchedRank, attempt, launched_rank, run_id
+from commtrace.launched_rank import LaunchedRank, attempt, launched_rank, run_id
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.groups import Groups
 from commtrace.tracefile import EVERY

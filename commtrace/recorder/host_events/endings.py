@@ -1,10 +1,10 @@
 """Events that end a rank before the end of its program, or end a thread of the rank.
 
-    bootstrap, in_place, child ranks    call `ended` with what left the program
-    `sys.excepthook`                    other programs: an exception left the main thread
-    `sys.exit`                          other programs: kept when the process ends with it
-    `os._exit`                          calls `left` (see `commtrace.leaving`)
-    `threading.excepthook`              an exception ended a thread (kind `thread_died`)
+    modules of `launching`      call `ended` with what left the program
+    `sys.excepthook`            other programs: an exception left the main thread
+    `sys.exit`                  other programs: kept when the process ends with it
+    `os._exit`                  calls `left` (see `commtrace.exit_handlers`)
+    `threading.excepthook`      an exception ended a thread (kind `thread_died`)
 
 An exception that nothing catches is of kind `fatal`, and so is an exit that states a failure;
 other exits are of kind `exit`. Exits have the user's frames that led to them.

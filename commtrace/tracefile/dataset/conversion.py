@@ -3,8 +3,8 @@
     outlines = outlines_in(path)        first pass, of a part of the run
     rows = convert(job)                 second pass, of a recording
 
-A recording is read, converted by its plan (see `join_plan`), validated like a trace, and written as
-a file for each table. If these files are there already, made of the same part by the same plan,
+A recording is read, converted by its plan (see `joining.plan`), validated like a trace, and written
+as a file for each table. If these files are there already, made of the same part by the same plan,
 they are left as they are.
 """
 
@@ -20,13 +20,15 @@ from typing import Any
 from commtrace.atomic_write import make_folder
 from commtrace.errors import EmptyTraceError, UnbegunSpoolError
 from commtrace.schema import EVENT_TABLES, FORMAT_VERSION, TABLES
-from commtrace.tracefile.collected import recordings_in
 from commtrace.tracefile.dataset.layout import VERSION, Part, table_path
 from commtrace.tracefile.dataset.parquet_format import Origin
 from commtrace.tracefile.dataset.table_files import TableFile
 from commtrace.tracefile.dataset.table_writing import write_table
-from commtrace.tracefile.join_plan import CALL_COLUMNS, RankPlan
-from commtrace.tracefile.merge import converted, rank_row
+from commtrace.tracefile.joining.collection import recordings_in
+from commtrace.tracefile.joining.merge import converted, rank_row
+from commtrace.tracefile.joining.plan import CALL_COLUMNS, RankPlan
+from commtrace.tracefile.joining.segments import join_segments
+from commtrace.tracefile.joining.steps import with_steps_from
 from commtrace.tracefile.outline import (
     Outline,
     end_ns,
@@ -35,11 +37,9 @@ from commtrace.tracefile.outline import (
     outline_of,
 )
 from commtrace.tracefile.reading import DamageError, reading
-from commtrace.tracefile.segment_join import join_segments
 from commtrace.tracefile.segments import SEGMENT
 from commtrace.tracefile.spool import Spool
 from commtrace.tracefile.spool_reading import ColumnNames, read_outline, read_spool
-from commtrace.tracefile.steps import with_steps_from
 from commtrace.tracefile.trace import StringTable, Trace, table_of
 from commtrace.tracefile.validate import validated
 

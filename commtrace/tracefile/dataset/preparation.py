@@ -24,7 +24,6 @@ from typing import Any
 from commtrace.atomic_write import make_folder, output_error
 from commtrace.errors import EmptyTraceError, TraceError, UnbegunSpoolError
 from commtrace.schema import EVENT_TABLES, FORMAT_VERSION, TABLES
-from commtrace.tracefile.collected import files_in
 from commtrace.tracefile.dataset.conversion import (
     Converted,
     Job,
@@ -49,16 +48,17 @@ from commtrace.tracefile.dataset.layout import (
 from commtrace.tracefile.dataset.parquet_format import Origin, pyarrow
 from commtrace.tracefile.dataset.table_files import footer_digest, footer_digests
 from commtrace.tracefile.dataset.table_writing import write_table
-from commtrace.tracefile.join_plan import JoinPlan, plan_of
-from commtrace.tracefile.latest_run import latest_run
-from commtrace.tracefile.merge import converted, rank_row
+from commtrace.tracefile.joining.collection import files_in
+from commtrace.tracefile.joining.latest_run import latest_run
+from commtrace.tracefile.joining.merge import converted, rank_row
+from commtrace.tracefile.joining.plan import JoinPlan, plan_of
+from commtrace.tracefile.joining.segments import joined_segments
+from commtrace.tracefile.joining.split import LEFT_OUT
+from commtrace.tracefile.joining.steps import with_steps_from
 from commtrace.tracefile.outline import Outline, files_of, rank_of
 from commtrace.tracefile.reading import DamageError, reading
 from commtrace.tracefile.run_folder import PREPARED
-from commtrace.tracefile.segment_join import joined_segments
-from commtrace.tracefile.split import LEFT_OUT
 from commtrace.tracefile.spool import SMALL_RANK_TABLES, Spool
-from commtrace.tracefile.steps import with_steps_from
 from commtrace.tracefile.trace import Columns, StringColumn, StringTable, table_of
 from commtrace.workers import Workers
 

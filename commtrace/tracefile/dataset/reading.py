@@ -28,7 +28,6 @@ from commtrace.errors import (
 )
 from commtrace.schema import EVENT_TABLES, TABLES, Column
 from commtrace.tracefile.arrays import zeros
-from commtrace.tracefile.collected import files_in
 from commtrace.tracefile.dataset.layout import (
     MANIFEST,
     Manifest,
@@ -41,6 +40,7 @@ from commtrace.tracefile.dataset.layout import (
 from commtrace.tracefile.dataset.parquet_format import pyarrow
 from commtrace.tracefile.dataset.table_files import RowGroup, TableFile, footer_digest
 from commtrace.tracefile.facts import require_run_facts
+from commtrace.tracefile.joining.collection import files_in
 from commtrace.tracefile.reading import Allowance, DamageError, reading
 from commtrace.tracefile.spool import RANK_TABLES
 from commtrace.tracefile.trace import (

@@ -16,7 +16,7 @@ from commtrace.analyze.activity import activity
 from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.time_window import of_steps, within
 from commtrace.importers import import_trace
-from tests.commtrace.importers.profiles import Profile, write_profiles
+from tests.commtrace.importers.kineto.profiles import Profile, write_profiles
 
 TICK_NS = 1000
 Ticks = tuple[int, int]

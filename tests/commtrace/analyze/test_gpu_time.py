@@ -33,7 +33,7 @@ from tests.commtrace.analyze.rows import (
 )
 from tests.commtrace.analyze.second import Run
 from tests.commtrace.analyze.second.compare import differences
-from tests.commtrace.importers.profiles import training, write_profiles
+from tests.commtrace.importers.kineto.profiles import training, write_profiles
 
 NCCL = {"category": COMMUNICATION, "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "stream": 20}
 

@@ -9,7 +9,7 @@ import pytest
 
 from commtrace.analyze import Frames, load
 from commtrace.analyze.kernel_patterns import kernel_patterns, setting_for
-from commtrace.importers.device_kernels import KERNELS, recognizer
+from commtrace.device_kernels import KERNELS, recognizer
 from commtrace.schema import COMMUNICATION
 from commtrace.settings import Settings, tomllib
 from tests.commtrace.analyze.rows import call, kernel, trace_of

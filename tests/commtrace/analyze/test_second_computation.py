@@ -167,7 +167,7 @@ def test_every_rule_and_every_problem_has_something_to_compare() -> None:
         return {text for table in tables for text in table[column]}
 
     # Wrong reductions are those of gradients/test_sums.py and tests/gradients; hangs are faults of
-    # `consistency` in dumps, see importers/test_flight_recorder.py.
+    # `consistency` in dumps, see importers/flight_recorder/test_importer.py.
     rules = {rule.name for rule in RULES} - {"wrong_reduction", "hang"}
     assert all_of("findings", "rule", TRACES) == rules
     problems = all_of("consistency", "problem", FAULTY)

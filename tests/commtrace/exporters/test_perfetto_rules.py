@@ -24,7 +24,7 @@ from tests.commtrace.analyze.test_long_runs import lasting_a_week
 from tests.commtrace.analyze.training import training_trace
 from tests.commtrace.exporters.perfetto_rules import Imported, imported
 from tests.commtrace.exporters.test_perfetto import made_up
-from tests.commtrace.importers.profiles import Profile, training, write_profiles
+from tests.commtrace.importers.kineto.profiles import Profile, training, write_profiles
 from tests.commtrace.synthetic import write_synthetic_run
 
 NAMES = ["🚀 launch", "a\x7fb\x00\x1b", "\ud800", "größe", '"\\u0041\\', "</script>\u2028", ""]

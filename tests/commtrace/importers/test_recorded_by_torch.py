@@ -14,7 +14,7 @@ from commtrace.analyze import CATALOG, Frames, load
 from commtrace.importers import import_trace
 from dtensor_core.testing import run_processes
 from dtensor_core.testing.pool import _pool
-from tests.commtrace.importers.dumps import Dump
+from tests.commtrace.importers.flight_recorder.dumps import Dump
 from tests.commtrace.importers.tracked import fields_of
 from tests.docs.exchange import DUMPS, PROFILES, documented
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from commtrace.event import CommEvent
-from commtrace.importers.recorded import RankRecord
+from commtrace.importers.rank_record import RankRecord
 from commtrace.importers.stream_groups import stream_groups
 
 US = 1000

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 import commtrace
+import commtrace.launching.watchdog
 import commtrace.session.recording
-import commtrace.watchdog
 from commtrace.errors import LaunchError, RankError, UsageError
 from dtensor_core import DTensor, Shard, distribute_tensor, init_device_mesh
 
@@ -126,7 +126,7 @@ def test_ranks_that_hang_are_ended_and_each_says_where_it_stood(
     def now() -> float:
         return time.monotonic() * (1000 if len(list(tmp_path.iterdir())) == 2 else 1)
 
-    monkeypatch.setattr(commtrace.watchdog, "_now", now)
+    monkeypatch.setattr(commtrace.launching.watchdog, "_now", now)
     with pytest.raises(RankError) as caught:
         commtrace.launch(hang, 2, args=(tmp_path,), timeout_s=100)
     error = caught.value

@@ -18,8 +18,8 @@ from commtrace.live.names import RunNames
 from commtrace.live.rates import HORIZON_S, Rates
 from commtrace.live.tail import SpoolTail
 from commtrace.tracefile import SegmentedWriter
+from commtrace.tracefile.destinations import RunFolder
 from commtrace.tracefile.dump_files import StackDump, ThreadStack, dump_path, write_dump
-from commtrace.tracefile.stores import RunFolder
 from tests.commtrace.live.growing import SECOND, START_NS, Run
 from tests.commtrace.synthetic import synthetic_facts
 

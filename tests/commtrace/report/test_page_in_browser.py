@@ -13,6 +13,7 @@ from commtrace.analyze import load
 from commtrace.escaping import visible
 from commtrace.figures.theme import DARK, LIGHT, readable_on
 from commtrace.report import write_report
+from commtrace.selection import Selection
 from commtrace.units import text_of_bytes, text_of_duration
 from tests.commtrace.analyze.rows import call, op, run_of, step
 from tests.commtrace.analyze.training import training_trace
@@ -508,7 +509,7 @@ def test_a_search_can_name_a_number_of_a_call(shared: Page) -> None:
 
 def test_a_page_of_one_step_shows_that_step_at_its_time(open_page: Open, tmp_path: Path) -> None:
     frames = load(training_trace(num_steps=3))
-    path = write_report(frames, tmp_path / "step.html", steps=(1, 1))
+    path = write_report(frames, tmp_path / "step.html", Selection(steps=(1, 1)))
     page = open_page(path).page
     first = frames.steps[(frames.steps["rank"] == 0) & (frames.steps["step"] == 1)].iloc[0]
     start, end = x_range(page)

@@ -18,6 +18,7 @@ from commtrace.report import detail as detail_module
 from commtrace.report import render_page
 from commtrace.report.detail import detail_of
 from commtrace.report.overview import LEAST_COLUMNS, MOST_CELLS, UNIT, edges_ns, overview
+from commtrace.selection import Selection
 from commtrace.tracefile import Trace, write_trace
 from commtrace.tracefile.dataset import open_dataset, prepare_dataset
 from tests.commtrace.analyze.rows import call, run_of
@@ -190,7 +191,7 @@ def test_other_ranks_are_said_to_be_missing_and_waits_stay_known(
     stored, whole = runs
     run = stored if is_stored else whole
     one = int(whole.comm["rank"].iloc[0])
-    page = render_page(run, ranks=[one])
+    page = render_page(run, Selection(ranks=[one]))
     num_others = len(set(whole.ranks["rank"])) - 1
     assert f"the calls of {num_others} other rank" in said(page)
     found = data(page)
@@ -207,7 +208,7 @@ def test_other_ranks_are_said_to_be_missing_and_waits_stay_known(
 def test_an_unknown_rank_is_refused(runs: tuple[StoredRun, Frames]) -> None:
     for run in runs:
         with pytest.raises(UsageError, match="no rank 77 in this trace"):
-            render_page(run, ranks=[77])
+            render_page(run, Selection(ranks=[77]))
 
 
 def test_a_page_of_steps_of_a_stored_run_is_that_of_the_run_in_memory(
@@ -217,7 +218,7 @@ def test_a_page_of_steps_of_a_stored_run_is_that_of_the_run_in_memory(
     if not len(whole.timed_steps):
         pytest.skip("the run has no steps")
     step = int(whole.timed_steps["step"].iloc[-1])
-    found, expected = (render_page(run, steps=(step, step)) for run in (stored, whole))
+    found, expected = (render_page(run, Selection(steps=(step, step))) for run in (stored, whole))
     assert said(found) == said(expected)
     assert rounded(data(found)) == rounded(data(expected))
     assert calls(found) == calls(expected)

@@ -14,6 +14,7 @@ from commtrace.analyze.stored import StoredRun
 from commtrace.report import detail as detail_module
 from commtrace.report import write_report
 from commtrace.report.overview import UNIT, edges_ns, overview
+from commtrace.selection import Selection
 from tests.commtrace.report.browsing import Open
 from tests.commtrace.report.reading import data
 from tests.commtrace.report.test_page_of_stored_run import stored_run
@@ -121,7 +122,7 @@ def test_the_script_draws_the_shares_of_the_overview(
 def test_calls_of_ranks_that_are_not_shown_are_not_said_to_be_missing(
     open_page: Open, runs: tuple[StoredRun, Frames], tmp_path: Path
 ) -> None:
-    opened = open_page(write_report(runs[1], tmp_path / "report.html", ranks=[0, 1]))
+    opened = open_page(write_report(runs[1], tmp_path / "report.html", Selection(ranks=[0, 1])))
     page = opened.page
     page.click("#tab-calls")
     page.locator("#table tbody tr").first.click()

@@ -11,7 +11,7 @@ from commtrace.event import HostEventRow
 from commtrace.schema import STUCK
 from commtrace.tracefile import SpoolWriter, read_parts, spool_name
 from commtrace.tracefile.beside_spool import leave_exit_code, leave_stacks
-from commtrace.tracefile.collected import copy_parts
+from commtrace.tracefile.joining.collection import copy_parts
 from commtrace.tracefile.spool_reading import pid_of_spool, read_outline, read_spool
 from tests.commtrace.synthetic import START_NS, synthetic_facts
 

@@ -23,8 +23,8 @@ from commtrace.tracefile import (
     read_parts,
     sites_of,
 )
+from commtrace.tracefile.destinations import RunFolder, SpoolFolder
 from commtrace.tracefile.spool import NUMBERS, SITES, Spool
-from commtrace.tracefile.stores import RunFolder, SpoolFolder
 from tests.commtrace.synthetic import START_NS, synthetic_facts
 
 GROUP = GroupRow("g", "", "0,1", 2, "", "gloo")

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from dtensor_core import Shard, distribute_tensor, init_device_mesh
 from dtensor_core.testing import run_processes
-from tests.commtrace.launched import listening
+from tests.commtrace.launching.launched import listening
 
 
 @dataclass

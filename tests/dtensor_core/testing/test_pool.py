@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from dtensor_core.testing import Outcome, RankFailure, on_processes, pool, run_processes
 from dtensor_core.testing.reference import Reference, reference_to
-from tests.commtrace.launched import beyond_loopback, listening
+from tests.commtrace.launching.launched import beyond_loopback, listening
 from tests.dtensor_core.testing import bodies
 
 ROOT = Path(__file__).parents[3]

@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 from typing import Any
 
-from commtrace.importers.device_kernels import KERNELS
+from commtrace.device_kernels import KERNELS
 from tests.commtrace.analyze.second.run import Interval, Run, ratio
 
 PARTS = (

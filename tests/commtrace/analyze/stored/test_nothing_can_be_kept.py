@@ -180,7 +180,7 @@ def test_commands_answer_on_a_full_disk(
     expected = [CliRunner().invoke(app, command) for command in commands]
     shutil.rmtree(temporary)
     temporary.mkdir()
-    monkeypatch.setattr("commtrace.analyze.opening.ROWS_IN_MEMORY", len(whole.comm) // 2)
+    monkeypatch.setattr("commtrace.tracefile.opening.ROWS_IN_MEMORY", len(whole.comm) // 2)
     fill(folder, monkeypatch)
     for command, before in zip(commands, expected, strict=True):
         ended = CliRunner().invoke(app, command)

@@ -189,7 +189,7 @@ def test_a_large_run_is_opened_in_parts(
     folder: Path, whole: Frames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert type(load(folder)) is Frames
-    monkeypatch.setattr("commtrace.analyze.opening.ROWS_IN_MEMORY", len(whole.comm) - 1)
+    monkeypatch.setattr("commtrace.tracefile.opening.ROWS_IN_MEMORY", len(whole.comm) - 1)
     run = load(folder)
     assert isinstance(run, StoredRun)
     by_kind = CATALOG["by_kind"].function

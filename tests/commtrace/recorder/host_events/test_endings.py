@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import commtrace
-from commtrace.launcher import run_script
+from commtrace.launching.launcher import run_script
 from commtrace.recorder.host_events.exceptions import note_of_error
 from commtrace.schema import EXIT, FATAL, THREAD_DIED
 from commtrace.tracefile import Trace, read_parts
@@ -65,9 +65,10 @@ def test_what_ends_a_rank_is_an_event(
     if how == "run":
         run_script(script, nproc=1, spool_folder=folder)
     else:
-        module = ["-m", "commtrace.in_place"] if how == "record" else []
+        module = ["-m", "commtrace.launching.record_program"] if how == "record" else []
         code = (
-            "import commtrace.auto; import runpy; runpy.run_path('train.py', run_name='__main__')"
+            "import commtrace.launching.auto; "
+            "import runpy; runpy.run_path('train.py', run_name='__main__')"
         )
         command = [sys.executable, *(module or ["-c", code]), *(["train.py"] if module else [])]
         environment = {

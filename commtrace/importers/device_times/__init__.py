@@ -1,0 +1,1 @@
+"""Times on devices that another tool measured, joined to the calls of a recording."""

@@ -1,0 +1,1 @@
+"""Logs of NCCL Inspector, one file per process."""

@@ -1,0 +1,1 @@
+"""Text logs: lines of torch's watchdog and of NCCL."""

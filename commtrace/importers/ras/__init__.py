@@ -1,0 +1,1 @@
+"""Snapshots of NCCL RAS: how far each member of each communicator is."""
