@@ -4,7 +4,7 @@ The public names match `torch.distributed.tensor`, so a program moves over by ch
 """
 
 from dtensor_core.api import distribute_module, distribute_tensor
-from dtensor_core.dispatch.fallback import MissingRuleWarning, missing_rule
+from dtensor_core.dispatch.special.fallback import MissingRuleWarning, missing_rule
 from dtensor_core.factories import empty, full, ones, rand, randn, zeros
 from dtensor_core.integrations import install as _install
 from dtensor_core.mesh import DeviceMesh, init_device_mesh

@@ -20,9 +20,9 @@ from functools import lru_cache
 
 from dtensor_core.errors import MeshError, RuleError
 from dtensor_core.mesh import axis_name
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.rule_builders import replicated_rule
-from dtensor_core.operators.sharding_rule import (
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.rule_builders import replicated_rule
+from dtensor_core.operators.rules.sharding_rule import (
     Candidate,
     Form,
     ShardingRule,
@@ -94,7 +94,7 @@ def decide(call: Call, fixed: Sequence[Fixed]) -> Decision:
     """Return the cheapest decision for a call; `fixed` are the arguments that it writes in place.
 
     These keep their layouts if the rule allows it. Otherwise they are written in another layout and
-    redistributed back, see `dispatch.inplace_writeback`.
+    redistributed back, see `dispatch.special.inplace_writeback`.
 
     Raises:
         MeshError: The arguments are on different meshes.

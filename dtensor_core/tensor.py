@@ -17,15 +17,9 @@ import torch
 from torch.autograd import forward_ad
 
 from dtensor_core import tensor_methods
-from dtensor_core.dispatch import (
-    autograd_zeros,
-    composites,
-    dispatcher,
-    inplace,
-    list_indexing,
-    results,
-)
-from dtensor_core.dispatch.materialized_views import LocalCopy, MaterializedView
+from dtensor_core.dispatch import dispatcher, results
+from dtensor_core.dispatch.special import autograd_zeros, composites, inplace, list_indexing
+from dtensor_core.dispatch.special.materialized_views import LocalCopy, MaterializedView
 from dtensor_core.errors import MixedTensorError, PlacementError, RedistributeError
 from dtensor_core.gradients import gradient_placements, gradient_spec, gradient_target
 from dtensor_core.mesh import DeviceMesh, axis_name, current_mesh, on_change

@@ -33,8 +33,32 @@ FORBIDDEN = {
         "import dtensor_core.operators.views.rule",
         "dtensor_core.operators: families",
     ),
+    "dtensor_core/operators/rules/call.py": (
+        "import dtensor_core.operators.rules.row",
+        "dtensor_core.operators.rules: from",
+    ),
+    "dtensor_core/operators/kernels/local_operator.py": (
+        "import dtensor_core.operators.kernels.windows",
+        "dtensor_core.operators.kernels: from",
+    ),
+    "dtensor_core/operators/kernels/windows.py": (
+        "import dtensor_core.operators.rules.operands",
+        "dtensor_core.operators: local",
+    ),
+    "dtensor_core/dispatch/special/fallback.py": (
+        "import dtensor_core.dispatch.results",
+        "dtensor_core.dispatch: the way",
+    ),
+    "dtensor_core/dispatch/special/materialized_views.py": (
+        "import dtensor_core.dispatch.special.inplace_writeback",
+        "dtensor_core.dispatch.special: what",
+    ),
+    "dtensor_core/dispatch/metadata/shortcuts.py": (
+        "import dtensor_core.dispatch.metadata.output_metadata",
+        "dtensor_core.dispatch.metadata: shortcuts",
+    ),
     "dtensor_core/operators/matmul/local.py": (
-        "import dtensor_core.operators.call",
+        "import dtensor_core.operators.rules.call",
         "dtensor_core.operators: local",
     ),
     "dtensor_core/tensor.py": ("import dtensor_core.collectives", "dtensor_core: only what"),

@@ -1,7 +1,7 @@
 """Traversal of an operator's arguments: values and lists of values, never deeper; and their specs.
 
 `torch.utils._pytree` does this for any structure but takes ten times as long, and deciding a call
-traverses its arguments several times. Used by `make_entry`, `lists` and `metadata`.
+traverses its arguments several times. Used by all of dispatch.
 """
 
 from __future__ import annotations

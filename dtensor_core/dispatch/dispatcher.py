@@ -15,47 +15,36 @@ import torch
 
 from dtensor_core import observe
 from dtensor_core.dispatch import results, shape_generic_cache
-from dtensor_core.dispatch.argument_moves import redistribute_arguments
 from dtensor_core.dispatch.arguments import Args, Kwargs
-from dtensor_core.dispatch.contexts import (
+from dtensor_core.dispatch.cache import CACHE, MOST_ENTRIES
+from dtensor_core.dispatch.entry import DecomposedCall, Entry, PlainCall, ViewCall
+from dtensor_core.dispatch.make_entry import make_entry
+from dtensor_core.dispatch.redistribute_arguments import redistribute_arguments
+from dtensor_core.dispatch.results import FINISH, from_first, observed
+from dtensor_core.dispatch.special.contexts import (
     implicit_replication,
     is_replicating,
     is_rewriting,
     rewrites,
 )
-from dtensor_core.dispatch.entry import DecomposedCall, Entry, PlainCall, ViewCall
-from dtensor_core.dispatch.fallback import refuse_collective
-from dtensor_core.dispatch.make_entry import make_entry
-from dtensor_core.dispatch.materialized_views import check_writable, write_through
-from dtensor_core.dispatch.memory_positions import BY_POSITION, offset_of
-from dtensor_core.dispatch.mixed_tensors import is_replicated_plain, refuse_mixed
-from dtensor_core.dispatch.results import FINISH, from_first, observed
-from dtensor_core.dispatch.torch_dtensor import adopted_arguments, is_torch_dtensor
-from dtensor_core.mesh import on_change
-from dtensor_core.operators.call import is_value
-from dtensor_core.operators.local_operator import argument_names
+from dtensor_core.dispatch.special.fallback import refuse_collective
+from dtensor_core.dispatch.special.materialized_views import check_writable, write_through
+from dtensor_core.dispatch.special.mixed_tensors import is_replicated_plain, refuse_mixed
+from dtensor_core.dispatch.special.storage_offset import BY_POSITION, offset_of
+from dtensor_core.dispatch.special.torch_dtensor import adopted_arguments, is_torch_dtensor
+from dtensor_core.operators.kernels.local_operator import argument_names
+from dtensor_core.operators.rules.call import is_value
 from dtensor_core.operators.table import row_of
 from dtensor_core.torch_internals.dispatcher import COMPOSITE_IMPLICIT, OpOverload
 from dtensor_core.torch_internals.tensors import new_dtensor
 from dtensor_core.tracing import no_modes, numbers, settled, untraced
 
-_CACHE_LIMIT = 65536
 _SCALARS = frozenset((int, float, bool, complex))
 _INTEGERS = frozenset((int,))
 
-# The cache, which `inplace` reads too.
-entries: dict[tuple[Any, ...], Entry] = {}
-# Apart from `entries`, so that a cached call is tested neither for being decomposed nor for the
-# values of its numbers: `_decisive` names those that decide the calls of a key.
-_rare: dict[tuple[Any, ...], Entry] = {}
-_decisive: dict[tuple[Any, ...], tuple[str, ...]] = {}
-_dynamic: set[tuple[int, int | str]] = set()
-_known: set[int] = set()
-_instead: dict[int, Callable[..., Any]] = {}
-_stand_ins: dict[str, Callable[..., Any]] = {}
-on_change(entries.clear)
-on_change(_rare.clear)
-on_change(_decisive.clear)
+# The parts of the cache that a cached call reads.
+_entries = CACHE.entries
+_value_arguments = CACHE.value_arguments
 # The DTensor class, set by `install`, which `tensor` calls.
 _class: type[Any] = torch.Tensor
 
@@ -65,7 +54,7 @@ def install(cls: type[torch.Tensor], stand_ins: Mapping[str, Callable[..., Any]]
     global _class
     _class = cls
     results.install(cls)
-    _stand_ins.update(stand_ins)
+    CACHE.stand_ins.update(stand_ins)
     cls.__torch_dispatch__ = staticmethod(dispatch)  # pyright: ignore
 
 
@@ -96,7 +85,7 @@ def dispatch(
             key.append(arg._spec)
             local.append(arg._local_tensor)
         elif kind in _SCALARS:
-            if (op_id, len(key)) in _dynamic:
+            if (op_id, len(key)) in _value_arguments:
                 # This is `counted_as` without its call. The difference is 0 for finite numbers
                 # alone; unlike math.isfinite, it accepts complex numbers and integers of any size.
                 key.append(kind if arg and arg - arg == 0 else _singular(arg))
@@ -109,21 +98,22 @@ def dispatch(
             _other(op, len(key), arg, key, local)
     local_kwargs = _named(op, kwargs, key) if kwargs else {}
     try:
-        entry = entries.get(tuple(key))
+        entry = _entries.get(tuple(key))
     except TypeError:  # symbolic numbers have no hash, and torch's DTensors no key
         return dispatch(op, types, *_settled(args, kwargs or {}))
     if entry is None:
-        if op_id not in _known:
+        if op_id not in CACHE.known_operators:
             # The key is made anew, as `_learn` may let scalars of this operator count by type.
             _learn(op)
             return dispatch(op, types, args, kwargs)
         if op_id in BY_POSITION:
             key.append(offset_of(op, args))
-            entry = entries.get(tuple(key))
+            entry = _entries.get(tuple(key))
         # Replaced operators never become entries, so that a cached call does not look here.
-        if op_id in _instead:
-            return observed(op, _instead[op_id], args, kwargs or {})
-        entry = entry or _rare.get(tuple(key)) or _miss(op, args, kwargs or {}, tuple(key))
+        if op_id in CACHE.replacements:
+            return observed(op, CACHE.replacements[op_id], args, kwargs or {})
+        entry = entry or CACHE.entries_by_value.get(tuple(key))
+        entry = entry or _miss(op, args, kwargs or {}, tuple(key))
         if type(entry.kind) is DecomposedCall:
             with implicit_replication():  # for the tensors that it makes
                 return observed(op, entry.run, args, kwargs or {})
@@ -182,7 +172,7 @@ def _named(op: OpOverload, kwargs: Kwargs, key: list[Any]) -> dict[str, Any]:
     local_kwargs: dict[str, Any] = {}
     for name, arg in kwargs.items():
         key.append(name)
-        if type(arg) in _SCALARS and (id(op), name) in _dynamic:
+        if type(arg) in _SCALARS and (id(op), name) in _value_arguments:
             key.append(counted_as(arg))
             local_kwargs[name] = arg
         else:
@@ -195,8 +185,8 @@ def _named(op: OpOverload, kwargs: Kwargs, key: list[Any]) -> dict[str, Any]:
 def _list(
     op: OpOverload, place: int | str, arg: Sequence[Any], key: list[Any], local: list[Any]
 ) -> None:
-    """Add a list to the key and the local arguments; `place` is its position in `_dynamic`."""
-    by_type = (id(op), place) in _dynamic
+    """Add a list to the key and the local arguments; `place` is its position or its name."""
+    by_type = (id(op), place) in _value_arguments
     # Most lists are sizes or dims, of plain integers: they need no work per element.
     if not by_type and _INTEGERS.issuperset(map(type, arg)):
         key.append(tuple(arg))
@@ -269,17 +259,6 @@ class _Same:
         return id(self.of)
 
 
-def forget(op: OpOverload) -> None:
-    """Drop the cached decisions of an operator, whose rule has changed."""
-    for kept in (entries, _decisive):
-        for key in [key for key in kept if key[0] == id(op)]:
-            del kept[key]
-    shape_generic_cache.forget(id(op))
-    _known.discard(id(op))
-    _instead.pop(id(op), None)
-    _rare.clear()  # each decomposed one depends on the rules of several operators
-
-
 def _learn(op: OpOverload) -> None:
     """Record which arguments of an operator are scalars whose values don't affect layouts.
 
@@ -289,12 +268,12 @@ def _learn(op: OpOverload) -> None:
     for position, argument in enumerate(op._schema.arguments):
         if is_value(argument):
             # By its position in a key, and by its name.
-            _dynamic.update(((id(op), position + 1), (id(op), argument.name)))
+            _value_arguments.update(((id(op), position + 1), (id(op), argument.name)))
     if row_of(op) is None and op.has_kernel_for_dispatch_key(COMPOSITE_IMPLICIT):
-        _instead[id(op)] = op.decompose
-    if op.name() in _stand_ins:
-        _instead[id(op)] = _stand_ins[op.name()]
-    _known.add(id(op))
+        CACHE.replacements[id(op)] = op.decompose
+    if op.name() in CACHE.stand_ins:
+        CACHE.replacements[id(op)] = CACHE.stand_ins[op.name()]
+    CACHE.known_operators.add(id(op))
 
 
 def _miss(op: OpOverload, args: Args, kwargs: Kwargs, key: tuple[Any, ...]) -> Entry:
@@ -304,36 +283,36 @@ def _miss(op: OpOverload, args: Args, kwargs: Kwargs, key: tuple[Any, ...]) -> E
     A call that mixes DTensors with plain tensors is refused here and never becomes an entry. A call
     that `implicit_replication` allowed has a key of its own.
     """
-    names = _decisive.get(key)
+    names = CACHE.deciding_numbers.get(key)
     if names is not None:
-        entry = _rare.get(_by_value(key, op, names, args, kwargs))
+        entry = CACHE.entries_by_value.get(_by_value(key, op, names, args, kwargs))
         if entry is not None:
             return entry
     else:
         entry = shape_generic_cache.entry_of(key)
         if entry is not None:
-            return _kept(entries, key, entry)
+            return _kept(_entries, key, entry)
     refuse_collective(op)
     if not is_replicating():
         refuse_mixed(op, args, kwargs, _class)
     with no_modes():
         entry = make_entry(op, args, kwargs)
-    numbers = [name for name in entry.read if (id(op), name) in _dynamic]
+    numbers = [name for name in entry.read if (id(op), name) in _value_arguments]
     # Those of before too: the numbers that a rule reads may depend on the values of others.
     names = tuple(sorted({*(names or ()), *numbers}))
     if names:
-        _kept(_decisive, key, names)
-        return _kept(_rare, _by_value(key, op, names, args, kwargs), entry)
+        _kept(CACHE.deciding_numbers, key, names)
+        return _kept(CACHE.entries_by_value, _by_value(key, op, names, args, kwargs), entry)
     if type(entry.kind) is DecomposedCall:
-        return _kept(_rare, key, entry)
+        return _kept(CACHE.entries_by_value, key, entry)
     if isinstance(entry.kind, (PlainCall, ViewCall)) and entry.kind.is_sizeless:
         shape_generic_cache.keep(key, entry)
-    return _kept(entries, key, entry)
+    return _kept(_entries, key, entry)
 
 
 def _kept(cache: dict[tuple[Any, ...], Any], key: tuple[Any, ...], value: Any) -> Any:
     """Add a value to a cache, which drops its oldest entry if it is full."""
-    if len(cache) >= _CACHE_LIMIT:
+    if len(cache) >= MOST_ENTRIES:
         del cache[next(iter(cache))]
     cache[key] = value
     return value

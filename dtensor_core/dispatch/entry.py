@@ -10,14 +10,50 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dtensor_core.dispatch.fallback import Missing
-from dtensor_core.dispatch.inplace_writeback import Back, Out
+from dtensor_core.dispatch.arguments import Kwargs
 from dtensor_core.redistribute.execute import Origin
 from dtensor_core.redistribute.plan import Plan
 from dtensor_core.spec import Spec
 
 Moves = tuple[tuple[int, Plan, Origin], ...]
 Outputs = tuple[Spec | None, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """Redistribution of a written copy to the argument of number `whose`."""
+
+    whose: int
+    spec: Spec
+    plan: Plan
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """Destination of a result: the tensor `out[index]` of this name, by a plan from its spec.
+
+    A result whose shape depends on data has neither spec nor plan: it is replicated.
+    """
+
+    name: str
+    index: int | None
+    spec: Spec | None
+    plan: Plan | None
+    origin: Origin
+
+    def of(self, kwargs: Kwargs) -> Any:
+        """Return the tensor that the caller gave."""
+        return kwargs[self.name] if self.index is None else kwargs[self.name][self.index]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A call without a rule: operator, gathered arguments, and their bytes on the first rank."""
+
+    op: str
+    gathers: str
+    num_bytes: int
 
 
 class CallKind:
@@ -56,7 +92,7 @@ class ViewCall(CallKind):
         outputs: The specs of the view, or views.
         copied: True if they had to be made as copies, because that needed communication.
         may_copy: True if they are copies on ranks whose part can't be viewed (see
-            `operators.memory_layout`).
+            `operators.kernels.memory_layout`).
         is_sizeless: As in a `PlainCall`.
         offsets: The storage offsets of the results, counted from the argument's; empty: all 0.
     """

@@ -23,7 +23,6 @@ from dtensor_core.dispatch.arguments import (
     plain_numbers,
     spec_on,
 )
-from dtensor_core.dispatch.decomposition import derivation
 from dtensor_core.dispatch.entry import (
     CallKind,
     DecomposedCall,
@@ -36,31 +35,36 @@ from dtensor_core.dispatch.entry import (
     ViewCall,
     ViewsCall,
 )
-from dtensor_core.dispatch.fallback import NO_RULE, missing
-from dtensor_core.dispatch.grad_scaler import UNSCALE, unscaling
-from dtensor_core.dispatch.inplace_writeback import Back, outs_of, without_out
-from dtensor_core.dispatch.lists import (
+from dtensor_core.dispatch.metadata.output_metadata import output_metadata, view_offsets
+from dtensor_core.dispatch.metadata.shortcuts import copies_sizes
+from dtensor_core.dispatch.special.decomposition import derivation
+from dtensor_core.dispatch.special.fallback import NO_RULE, missing
+from dtensor_core.dispatch.special.foreach import (
     decide_elements,
     is_list_operator,
     local_list_operator,
     plans_by_number,
 )
-from dtensor_core.dispatch.memory_positions import counted_from, counting_from, offset_of
-from dtensor_core.dispatch.metadata import output_metadata, view_offsets
-from dtensor_core.dispatch.metadata_shortcuts import copies_sizes
-from dtensor_core.dispatch.supported import check_supported
-from dtensor_core.dispatch.written_arguments import (
+from dtensor_core.dispatch.special.grad_scaler import UNSCALE, unscaling
+from dtensor_core.dispatch.special.inplace_writeback import Back, outs_of, without_out
+from dtensor_core.dispatch.special.kernel_errors import check_supported
+from dtensor_core.dispatch.special.mutated_arguments import (
     fixed_arguments,
     functional_form,
+    mutated_arguments,
     only_place,
     returned,
-    written_arguments,
     written_aside,
 )
+from dtensor_core.dispatch.special.storage_offset import counted_from, counting_from, offset_of
 from dtensor_core.errors import RuleError
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.local_operator import argument_names, local_operator, with_lazy_bits
-from dtensor_core.operators.memory_layout import MAY_COPY
+from dtensor_core.operators.kernels.local_operator import (
+    argument_names,
+    local_operator,
+    with_lazy_bits,
+)
+from dtensor_core.operators.kernels.memory_layout import MAY_COPY
+from dtensor_core.operators.rules.call import Call
 from dtensor_core.propagate import Decision, Fixed, decide
 from dtensor_core.redistribute.execute import Origin
 from dtensor_core.redistribute.partial_combine import within
@@ -103,7 +107,7 @@ def _entry_of(op: OpOverload, args: Args, kwargs: Kwargs, derives: bool) -> Entr
         return spec_on(mesh, tensor)
 
     spec_args, spec_kwargs = converted(torch.Tensor, spec_of, args, kwargs)
-    written = written_arguments(op, args, kwargs)
+    written = mutated_arguments(op, args, kwargs)
     outs = {name for name in written if isinstance(name, str)}
     names, specs = _numbered(op, spec_args, {k: v for k, v in spec_kwargs.items() if k not in outs})
     if is_list_operator(op):

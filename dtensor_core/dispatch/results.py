@@ -14,6 +14,7 @@ from torch.autograd.graph import increment_version
 
 from dtensor_core import observe
 from dtensor_core.dispatch.arguments import Args, Kwargs, first_mesh, spec_on
+from dtensor_core.dispatch.cache import CACHE, MOST_EMPTY
 from dtensor_core.dispatch.entry import (
     CallKind,
     InPlaceCall,
@@ -24,23 +25,22 @@ from dtensor_core.dispatch.entry import (
     ViewCall,
     ViewsCall,
 )
-from dtensor_core.dispatch.inplace_writeback import bring_back, fill_outs
-from dtensor_core.dispatch.materialized_views import (
+from dtensor_core.dispatch.special.inplace_writeback import bring_back, fill_outs
+from dtensor_core.dispatch.special.materialized_views import (
     LocalCopy,
     MaterializedView,
     class_of_copies,
     version_of,
     write_through,
 )
-from dtensor_core.operators.memory_layout import conversions_of
+from dtensor_core.operators.kernels.memory_layout import conversions_of
 from dtensor_core.spec import Spec
 from dtensor_core.torch_internals.dispatcher import OpOverload, without_torch_dispatch
 from dtensor_core.torch_internals.tensors import is_alias_of, make_wrapper, new_dtensor
 from dtensor_core.torch_internals.trees import tree_map_only
 
-# An empty tensor of each dtype, device and storage offset, from which DTensors take the latter.
-_empty: dict[tuple[torch.dtype, torch.device, int], torch.Tensor] = {}
-_MOST_EMPTY = 4096
+# From these, DTensors take their storage offsets.
+_empty_tensors = CACHE.empty_tensors
 # The DTensor class and that of views which are copies.
 _class: type[Any] = torch.Tensor
 _class_of_copies: type[Any] = torch.Tensor
@@ -198,11 +198,11 @@ def from_first(
     if local.storage_offset() == offset:
         return new_dtensor(cls, local, spec, requires_grad)
     kind = local.dtype, local.device, offset
-    like = _empty.get(kind)
+    like = _empty_tensors.get(kind)
     if like is None:
-        if len(_empty) >= _MOST_EMPTY:
-            _empty.clear()
-        like = _empty[kind] = local.new_empty(0).as_strided((0,), (1,), offset)
+        if len(_empty_tensors) >= MOST_EMPTY:
+            _empty_tensors.clear()
+        like = _empty_tensors[kind] = local.new_empty(0).as_strided((0,), (1,), offset)
     made = new_dtensor(cls, like, spec, requires_grad)
     made._local_tensor = local
     return made

@@ -13,15 +13,12 @@ from typing import Any
 
 import torch
 
+from dtensor_core.dispatch.cache import CACHE, MOST_PATTERNS, Key
 from dtensor_core.dispatch.entry import Entry, PlainCall, ViewCall
 from dtensor_core.layout import contiguous_stride
-from dtensor_core.mesh import Identity, on_change
+from dtensor_core.mesh import Identity
 from dtensor_core.placement import Placement
 from dtensor_core.spec import Spec, TensorMeta
-
-_LIMIT = 4096
-
-Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +44,15 @@ class Result:
     shards: tuple[tuple[int, int], ...]
 
 
-_kept: dict[Key, tuple[Entry, tuple[Result, ...]]] = {}
-_operators: set[int] = set()
-_views: set[int] = set()
-on_change(_kept.clear)
-
-
 def entry_of(key: Key) -> Entry | None:
     """Return the entry of a call with this key, or None if no entry of its pattern is cached."""
     # Operators without cached entries need no pattern.
-    if key[0] not in _operators:
+    if key[0] not in CACHE.pattern_operators:
         return None
     # 0 and 1 have fixed letters: empty and broadcast dimensions follow rules of their own, so such
     # a size never matches another one.
     letters: dict[int, int] = {0: 0, 1: 1}
-    found = _kept.get(_pattern(key, letters))
+    found = CACHE.patterns.get(_pattern(key, letters))
     if found is None:
         return None
     entry, results = found
@@ -95,19 +86,14 @@ def keep(key: Key, entry: Entry) -> None:
     outputs = entry.kind.outputs
     if isinstance(entry.kind, ViewCall):
         # Before `_pattern`, which reads this.
-        _views.add(key[0])
+        CACHE.view_operators.add(key[0])
     pattern = _pattern(key, letters)
     results = tuple([_result(spec, key, letters) for spec in outputs or () if spec])
-    if len(_kept) >= _LIMIT:
-        _kept.pop(next(iter(_kept)), None)
-    _kept[pattern] = entry, results
-    _operators.add(key[0])
-
-
-def forget(op_id: int) -> None:
-    """Drop the entries kept for an operator."""
-    for pattern in [pattern for pattern in _kept if pattern[0] == op_id]:
-        del _kept[pattern]
+    patterns = CACHE.patterns
+    if len(patterns) >= MOST_PATTERNS:
+        patterns.pop(next(iter(patterns)), None)
+    patterns[pattern] = entry, results
+    CACHE.pattern_operators.add(key[0])
 
 
 def _pattern(key: Key, letters: dict[int, int]) -> Key:
@@ -117,7 +103,7 @@ def _pattern(key: Key, letters: dict[int, int]) -> Key:
     or a single expanded value.
     """
     letter = letters.setdefault
-    is_view = key[0] in _views
+    is_view = key[0] in CACHE.view_operators
     pattern: list[Any] = []
     for each in key:
         if type(each) is Spec:
@@ -141,5 +127,5 @@ def _result(spec: Spec, key: Key, letters: dict[int, int]) -> Result:
             counts[dim] *= ranks
     shards = tuple((dim, count) for dim, count in enumerate(counts) if count > 1)
     named = tuple(letters[size] for size in spec.shape)
-    steps = tuple(letters[step] for step in spec.stride) if key[0] in _views else None
+    steps = tuple(letters[step] for step in spec.stride) if key[0] in CACHE.view_operators else None
     return Result(place, named, steps, spec._whose, spec.placements, spec.dtype, shards)

@@ -1,6 +1,6 @@
 """Experimental: local functions, user rules, context parallelism, implicit replication, links."""
 
-from dtensor_core.dispatch.contexts import implicit_replication
+from dtensor_core.dispatch.special.contexts import implicit_replication
 from dtensor_core.experimental.attention import context_parallel
 from dtensor_core.experimental.local_map import local_map
 from dtensor_core.experimental.sharding import register_sharding

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dtensor_core.dispatch.dispatcher import forget
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
+from dtensor_core.dispatch.cache import CACHE
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.sharding_rule import Candidate, ShardingRule
 from dtensor_core.operators.table import replace_row
 from dtensor_core.placement import Placement
 from dtensor_core.torch_internals.dispatcher import OpOverload
@@ -29,7 +29,7 @@ def register_sharding(op: OpOverload | list[OpOverload]) -> Callable[[Sharding],
     def register(function: Sharding) -> Sharding:
         for each in op if isinstance(op, list) else [op]:
             replace_row(each, Row(lambda call: _rule(call, function), "registered"))
-            forget(each)
+            CACHE.forget(each)
         return function
 
     return register

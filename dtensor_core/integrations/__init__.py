@@ -8,7 +8,7 @@ when this package is imported or when the program loads that part.
 
 from dtensor_core.integrations import (
     checkpoint,
-    conditions,
+    cond,
     export,
     factories,
     flex_attention,
@@ -23,7 +23,7 @@ from dtensor_core.integrations import (
 
 _PATCHES = (
     checkpoint,
-    conditions,
+    cond,
     export,
     factories,
     flex_attention,

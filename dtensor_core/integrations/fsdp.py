@@ -13,7 +13,7 @@ import dataclasses
 import sys
 from typing import Any
 
-from dtensor_core.integrations.either import Either
+from dtensor_core.integrations.union_class import UnionClass
 from dtensor_core.integrations.when_loaded import when_loaded
 from dtensor_core.placement import Replicate, Shard, _StridedShard, as_placement
 from dtensor_core.spec import Spec, TensorMeta
@@ -34,7 +34,7 @@ def patch(_: Any) -> None:
     modules = [sys.modules[f"{_PACKAGE}.{name}"] for name in _MODULES]
     theirs = {name: value for module in modules for name, value in vars(module).items()}
     changed: dict[str, Any] = {
-        name: Either(name, (), {"ours": ours, "theirs": theirs[name]})
+        name: UnionClass(name, (), {"ours": ours, "theirs": theirs[name]})
         for name, ours in _PLACEMENTS.items()
     }
     changed["DTensor"] = _EitherDTensor(
@@ -48,7 +48,7 @@ def patch(_: Any) -> None:
             setattr(module, name, changed[name])
 
 
-class _EitherDTensor(Either):
+class _EitherDTensor(UnionClass):
     """Metaclass for DTensors; calls make the class whose spec is given."""
 
     def __call__(cls, local: Any, spec: Any, **how: Any) -> Any:

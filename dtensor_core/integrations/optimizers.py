@@ -7,8 +7,8 @@ SGD's momentum) has the layout of the parameter.
 The norm of gradients on several meshes, or of some plain gradients too, is combined from a norm per
 mesh and layout; one number is reduced along each axis.
 
-A list may hold torch's DTensors beside ours (see `dispatch.torch_dtensor`): norms, clipping and the
-foreach and fused steps take both. Installed by the package, once.
+A list may hold torch's DTensors beside ours (see `dispatch.special.torch_dtensor`): norms, clipping
+and the foreach and fused steps take both. Installed by the package, once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from dtensor_core.dispatch.torch_dtensor import adopted, mixes
+from dtensor_core.dispatch.special.torch_dtensor import adopted, mixes
 from dtensor_core.placement import Replicate
 from dtensor_core.tensor import DTensor, _Redistribute
 from dtensor_core.torch_internals.optimizers import (

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from dtensor_core.errors import MeshError
-from dtensor_core.integrations.either import Either
+from dtensor_core.integrations.union_class import UnionClass
 from dtensor_core.integrations.when_loaded import when_loaded
 from dtensor_core.mesh import DeviceMesh
 from dtensor_core.placement import Placement
@@ -53,7 +53,7 @@ def patch(stages: Any) -> None:
     stages.PipelineStage.__init__ = _finding_meshes(stages.PipelineStage.__init__)
 
 
-class _EitherStageTensor(Either):
+class _EitherStageTensor(UnionClass):
     """Metaclass for DTensors; `from_local` makes the class whose placements are given."""
 
     def from_local(cls, local: torch.Tensor, *, placements: Any, **how: Any) -> Any:

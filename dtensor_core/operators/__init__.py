@@ -1,4 +1,5 @@
 """Operator families: a folder for each, with its sharding `rule` and its `local` kernels, if any.
 
-The modules beside the folders are what the families share.
+Two folders are no families: `rules` has what sharding rules are made of, and `kernels` what local
+kernels share. `table` gathers the rows of all families.
 """

@@ -3,8 +3,8 @@
 A row is named after the operator without namespace, overload or in-place underscore, so `add`
 serves `add.Tensor`, `add_.Scalar` and `add.out`. A row `max.dim` takes precedence over `max`, and
 also serves `max.dim_out`. An operator without a row that torch tags as pointwise gets the pointwise
-rule. Others have no rule: `dispatch.decomposition` decomposes them if that communicates less;
-otherwise they run on full tensors, and the gathers are announced.
+rule. Others have no rule: `dispatch.special.decomposition` decomposes them if that communicates
+less; otherwise they run on full tensors, and the gathers are announced.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ import torch
 
 from dtensor_core import operators
 from dtensor_core.errors import NotationError
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.elementwise import OPAQUE
 from dtensor_core.operators.pointwise.rule import ROWS as POINTWISE
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.scaling import exact
-from dtensor_core.operators.sharding_rule import ShardingRule
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.elementwise import OPAQUE
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.scaling import exact
+from dtensor_core.operators.rules.sharding_rule import ShardingRule
 from dtensor_core.torch_internals.dispatcher import OpOverload
 
-# Every folder beside this module is a family.
+# Folders beside this module that are no families.
+_SHARED = ("kernels", "rules")
 FAMILIES = {
     name: importlib.import_module(f"{operators.__name__}.{name}.rule")
     for _, name, is_folder in pkgutil.iter_modules(operators.__path__)
-    if is_folder
+    if is_folder and name not in _SHARED
 }
 
 

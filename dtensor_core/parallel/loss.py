@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.dispatch.contexts import implicit_replication, rewriting
+from dtensor_core.dispatch.special.contexts import implicit_replication, rewriting
 from dtensor_core.errors import PlacementError, four_parts
 from dtensor_core.factories import full
 from dtensor_core.placement import Placement, Replicate, Shard

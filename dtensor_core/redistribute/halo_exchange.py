@@ -4,7 +4,7 @@ Tensors sharded along a mesh axis become others, sharded along the same axis. Al
 extents of the same index space of rows: every rank of the axis holds an extent of each tensor. A
 rank needs from another the part of its wanted extent that the other holds. All rows travel in a
 single all-to-all of exact sizes (one per dtype); rows that a rank already has stay.
-`operators.slicing` and `operators.halo` make the exchanges; they pass through `propagate` to
+`operators.slicing` and `operators.rules.halo` make the exchanges; they pass through `propagate` to
 `entry`, which calls `exchanging`.
 """
 

@@ -54,6 +54,7 @@ def documented_layers(text: str, highest: str) -> list[set[str]]:
         ("commtrace.importers", "logs"),
         ("commtrace.tracefile", "opening"),
         ("dtensor_core", "_utils"),
+        ("dtensor_core.dispatch", "dispatcher"),
     ],
 )
 def test_the_diagrams_are_the_contracts(package: str, highest: str) -> None:

@@ -310,7 +310,7 @@ def test_sequence_parallel_dropout_in_the_plan_trains_as_on_one_device():
 
 @pytest.mark.parametrize("fake", [True, False], ids=["fake", "meta"])
 def test_tensors_without_data_draw_shapes(fake: bool):
-    from tests.dtensor_core.operators.test_random import ELEMENTWISE, LAYOUTS
+    from tests.dtensor_core.operators.random.test_random import ELEMENTWISE, LAYOUTS
 
     def local_shape(draw: Any, x: torch.Tensor, mesh: DeviceMesh, placements: Any) -> None:
         y = draw(shared(x, mesh, *placements))

@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from dtensor_core.operators.local_operator import with_lazy_bits
+from dtensor_core.operators.kernels.local_operator import with_lazy_bits
 
 
 class Nudging(TorchDispatchMode):

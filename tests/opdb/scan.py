@@ -20,7 +20,7 @@ from unittest.mock import patch
 import torch
 
 from dtensor_core import DTensor, observe
-from dtensor_core.dispatch.fallback import NO_RULE
+from dtensor_core.dispatch.special.fallback import NO_RULE
 from dtensor_core.testing import RankFailure, kept_mesh, run_threads
 from tests.opdb.cases import Case, cases
 from tests.opdb.derivatives import BY_NAME, one_level

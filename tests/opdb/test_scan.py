@@ -14,10 +14,10 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from dtensor_core.dispatch import dispatcher
+from dtensor_core.dispatch.cache import CACHE
 from dtensor_core.operators import table
-from dtensor_core.operators.elementwise import OPAQUE
-from dtensor_core.operators.row import Row
+from dtensor_core.operators.rules.elementwise import OPAQUE
+from dtensor_core.operators.rules.row import Row
 from tests.opdb import __main__ as command
 from tests.opdb import derivatives
 from tests.opdb.__main__ import line
@@ -107,9 +107,9 @@ def test_derivatives_of_derivatives_are_those_of_one_device(name: str, run: str)
 @pytest.mark.parametrize("run", ["uneven", "bfloat16", "complex64"])
 def test_a_wrong_rule_is_found(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table.TABLE, "cumsum", OPAQUE)
-    dispatcher.forget(torch.ops.aten.cumsum.default)
+    CACHE.forget(torch.ops.aten.cumsum.default)
     tally = scan(INFOS["cumsum"], RUNS[run], samples=6, combinations=4)
-    dispatcher.forget(torch.ops.aten.cumsum.default)
+    CACHE.forget(torch.ops.aten.cumsum.default)
     assert tally.outcomes[WRONG]
     assert not tally.outcomes[DESYNC]
     assert tally.outcomes[PASS]

@@ -21,9 +21,9 @@ import pytest
 import torch
 
 from dtensor_core import DTensor
-from dtensor_core.dispatch.dispatcher import forget
+from dtensor_core.dispatch.cache import CACHE
 from dtensor_core.operators import table
-from dtensor_core.operators.row import Row
+from dtensor_core.operators.rules.row import Row
 from dtensor_core.testing import kept_mesh, run_threads
 from tests.programs import __main__ as command
 from tests.programs import lists, parts, run, storage
@@ -113,14 +113,14 @@ def test_a_wrong_value_on_one_rank_is_detected_and_shrunk_to_the_operator_at_fau
     row = table.TABLE["_softmax"]
     faulty = Row(lambda call: replace(row.build(call), local=faulty_softmax), "faulty")
     monkeypatch.setitem(table.TABLE, "_softmax", faulty)
-    forget(torch.ops.aten._softmax.default)
+    CACHE.forget(torch.ops.aten._softmax.default)
     try:
         error = failure(program)
         assert isinstance(error, Mismatch)
         assert str(error).startswith("v3, of v3 = torch.softmax(v1, 1)")
         small = shrink(program, fails_alike(error))
     finally:
-        forget(torch.ops.aten._softmax.default)
+        CACHE.forget(torch.ops.aten._softmax.default)
     assert [str(statement) for statement in small.statements][1:] == [
         "v1 = v0.exp()",
         "v3 = torch.softmax(v1, 1)",

@@ -22,7 +22,7 @@ from commtrace.analyze import Frames
 from commtrace.analyze.values import Fault
 from commtrace.recorder import bridge, listening
 from commtrace.recorder.interception import operators
-from dtensor_core.dispatch.argument_moves import redistribute_arguments
+from dtensor_core.dispatch.redistribute_arguments import redistribute_arguments
 
 Run = Callable[[Callable[[torch.Tensor], torch.Tensor]], Any]
 """Runs the local function on arguments that a function has changed."""

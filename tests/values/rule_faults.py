@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dtensor_core.operators.local_positions import LocalPositions
+from dtensor_core.operators.kernels.local_positions import LocalPositions
 from dtensor_core.operators.loss import local as losses
 from dtensor_core.operators.random import local as draws
 from dtensor_core.redistribute import halo_exchange

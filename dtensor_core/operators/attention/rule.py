@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from dtensor_core.operators.attention.local import drawn_apart, part_of
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.notation import broadcast, parse
-from dtensor_core.operators.row import Row, same_row
-from dtensor_core.operators.rule_builders import replicated_rule
-from dtensor_core.operators.sharding_rule import Candidate, Dim, Operand, ShardingRule
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.notation import broadcast, parse
+from dtensor_core.operators.rules.row import Row, same_row
+from dtensor_core.operators.rules.rule_builders import replicated_rule
+from dtensor_core.operators.rules.sharding_rule import Candidate, Dim, Operand, ShardingRule
 from dtensor_core.placement import Replicate, Shard
 from dtensor_core.redistribute.partial_combine import Merge
 from dtensor_core.spec import Spec

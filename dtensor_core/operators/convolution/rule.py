@@ -2,7 +2,7 @@
 
 x [n, i, s..], weight [o, i, k..] (transposed: [i, o, k..]), bias [o] -> [n, o, s..]. With groups
 the channels are (group, channel within it), and groups are sharded evenly. Along a sharded spatial
-dimension a halo exchange fetches the neighbours' rows that windows cover (`operators.halo`).
+dimension a halo exchange fetches the neighbours' rows that windows cover (`operators.rules.halo`).
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from functools import partial
 
 from dtensor_core.layout import Extent
-from dtensor_core.operators.call import Call
 from dtensor_core.operators.convolution.local import (
     Spatial,
     gradients_on_rows,
     local_groups,
     on_rows,
 )
-from dtensor_core.operators.halo import exchanging_rows
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Candidate, Dim, Operand, ShardingRule
-from dtensor_core.operators.windows import WindowPart, Windows, per_dim
+from dtensor_core.operators.kernels.windows import WindowPart, Windows, per_dim
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.halo import exchanging_rows
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.sharding_rule import Candidate, Dim, Operand, ShardingRule
 from dtensor_core.placement import Partial, Replicate, Shard
 from dtensor_core.spec import Spec
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import torch
 
-from dtensor_core.operators.call import Call
 from dtensor_core.operators.copy.local import fill_partial, filled_partial, masked_fill_partial
-from dtensor_core.operators.elementwise import pointwise
-from dtensor_core.operators.row import Row, same_row
-from dtensor_core.operators.rule_builders import elementwise_rule
-from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.elementwise import pointwise
+from dtensor_core.operators.rules.row import Row, same_row
+from dtensor_core.operators.rules.rule_builders import elementwise_rule
+from dtensor_core.operators.rules.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Partial, Replicate
 
 

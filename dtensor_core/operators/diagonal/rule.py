@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dtensor_core.operators.call import Call
 from dtensor_core.operators.diagonal.local import (
     reading_diagonal,
     tracing,
     triangular,
     writing_diagonal,
 )
-from dtensor_core.operators.local_operator import LocalMaker
-from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row, same_row
-from dtensor_core.operators.rule_builders import reduction_with_zeros, structural_rule
-from dtensor_core.operators.sharding_rule import Operand, ShardingRule
+from dtensor_core.operators.kernels.local_operator import LocalMaker
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.operands import factor_sizes, full_operand
+from dtensor_core.operators.rules.row import Row, same_row
+from dtensor_core.operators.rules.rule_builders import reduction_with_zeros, structural_rule
+from dtensor_core.operators.rules.sharding_rule import Operand, ShardingRule
 
 
 def _matrix(call: Call) -> tuple[Operand, Operand, tuple[int, int], int]:

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.local_operator import Local, zeros_if_empty
-from dtensor_core.operators.operands import factor_sizes, operand_of
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Operand, ShardingRule
+from dtensor_core.operators.kernels.local_operator import Local, zeros_if_empty
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.operands import factor_sizes, operand_of
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.sharding_rule import Operand, ShardingRule
 from dtensor_core.spec import Spec
 
 

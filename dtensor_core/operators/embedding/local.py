@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from dtensor_core.operators.local_operator import Local
-from dtensor_core.operators.local_positions import LocalPositions
+from dtensor_core.operators.kernels.local_operator import Local
+from dtensor_core.operators.kernels.local_positions import LocalPositions
 from dtensor_core.spec import Spec
 
 aten = torch.ops.aten

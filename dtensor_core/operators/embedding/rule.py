@@ -6,10 +6,10 @@ sharded by vocabulary is summed over the rows that the rank holds.
 
 from __future__ import annotations
 
-from dtensor_core.operators.call import Call
 from dtensor_core.operators.embedding.local import looking_up, renormalizing
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Operand, ShardingRule
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.sharding_rule import Operand, ShardingRule
 
 
 def _indices(call: Call) -> tuple[Operand, dict[str, int]]:

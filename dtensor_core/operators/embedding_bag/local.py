@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from dtensor_core.operators.local_operator import Local, by_name
-from dtensor_core.operators.local_positions import LocalPositions
+from dtensor_core.operators.kernels.local_operator import Local, by_name
+from dtensor_core.operators.kernels.local_positions import LocalPositions
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from dtensor_core.operators.call import Call
 from dtensor_core.operators.embedding_bag.local import (
     Share,
     add_up_gradients,
     add_up_rows,
     gradients_of_weights,
 )
-from dtensor_core.operators.local_operator import Local
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import Operand, ShardingRule
+from dtensor_core.operators.kernels.local_operator import Local
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.sharding_rule import Operand, ShardingRule
 from dtensor_core.spec import Spec
 
 _MEAN, _MAX = 1, 2

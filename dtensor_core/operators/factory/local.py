@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.operators.local_operator import Local
+from dtensor_core.operators.kernels.local_operator import Local
 from dtensor_core.spec import Spec
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dtensor_core.operators.call import Call
 from dtensor_core.operators.factory.local import unchanged
-from dtensor_core.operators.local_operator import with_local_size
-from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import elementwise_rule, structural_rule
-from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
+from dtensor_core.operators.kernels.local_operator import with_local_size
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.operands import factor_sizes, full_operand
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.rule_builders import elementwise_rule, structural_rule
+from dtensor_core.operators.rules.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Partial, Replicate
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row, same_row
-from dtensor_core.operators.sharding_rule import ShardingRule
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.operands import factor_sizes, full_operand
+from dtensor_core.operators.rules.row import Row, same_row
+from dtensor_core.operators.rules.sharding_rule import ShardingRule
 
 
 def _transformed(call: Call) -> ShardingRule:

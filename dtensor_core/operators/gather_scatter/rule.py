@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import torch
 
-from dtensor_core.operators.call import Call
 from dtensor_core.operators.gather_scatter.local import reading
-from dtensor_core.operators.local_positions import writing
-from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import reduction_with_zeros, replicated_rule
-from dtensor_core.operators.sharding_rule import Operand, ShardingRule, Terms
+from dtensor_core.operators.kernels.local_positions import writing
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.operands import factor_sizes, full_operand
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.rule_builders import reduction_with_zeros, replicated_rule
+from dtensor_core.operators.rules.sharding_rule import Operand, ShardingRule, Terms
 
 
 def _dim(call: Call) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.local_operator import zeros_if_empty
-from dtensor_core.operators.row import Row, notation
-from dtensor_core.operators.sharding_rule import ShardingRule
+from dtensor_core.operators.kernels.local_operator import zeros_if_empty
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.row import Row, notation
+from dtensor_core.operators.rules.sharding_rule import ShardingRule
 
 
 def _affine_grid(call: Call) -> ShardingRule:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from dtensor_core.operators.local_operator import Local, LocalMaker
-from dtensor_core.operators.local_positions import LocalPositions, range_of
+from dtensor_core.operators.kernels.local_operator import Local, LocalMaker
+from dtensor_core.operators.kernels.local_positions import LocalPositions, range_of
 from dtensor_core.spec import Spec
 
 aten = torch.ops.aten

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from dtensor_core.operators.call import Call
 from dtensor_core.operators.indexing.local import putting_at, putting_flat, reading_at, taking
-from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row, same_row
-from dtensor_core.operators.rule_builders import reduction_with_zeros, replicated_rule
-from dtensor_core.operators.sharding_rule import Operand, ShardingRule, Terms
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.operands import factor_sizes, full_operand
+from dtensor_core.operators.rules.row import Row, same_row
+from dtensor_core.operators.rules.rule_builders import reduction_with_zeros, replicated_rule
+from dtensor_core.operators.rules.sharding_rule import Operand, ShardingRule, Terms
 from dtensor_core.spec import Spec
 
 aten = torch.ops.aten

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from dtensor_core.layout import AxisSharding, Extent, local_extent
-from dtensor_core.operators.local_operator import Local, LocalMaker, zeros
-from dtensor_core.operators.windows import extent
+from dtensor_core.operators.kernels.local_operator import Local, LocalMaker, zeros
+from dtensor_core.operators.kernels.windows import extent
 from dtensor_core.redistribute.halo_exchange import Rows
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import no_modes

@@ -12,12 +12,12 @@ from functools import partial
 import torch
 
 from dtensor_core.layout import AxisSharding, Extent, local_extent
-from dtensor_core.operators.batched import batched
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.halo import exchanging_rows
 from dtensor_core.operators.interpolation.local import Taps, resampled, taps, with_local_size
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import ShardingRule
+from dtensor_core.operators.rules.batched import batched
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.halo import exchanging_rows
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.sharding_rule import ShardingRule
 from dtensor_core.placement import Shard
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dtensor_core.operators.batched import batched, operand_in
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.row import Row, same_row
-from dtensor_core.operators.rule_builders import elementwise_rule
-from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
+from dtensor_core.operators.rules.batched import batched, operand_in
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.row import Row, same_row
+from dtensor_core.operators.rules.rule_builders import elementwise_rule
+from dtensor_core.operators.rules.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Replicate, Shard
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from dtensor_core.operators.local_operator import (
+from dtensor_core.operators.kernels.local_operator import (
     Local,
     LocalMaker,
     accumulation_dtype,
     by_name,
     called_with,
 )
-from dtensor_core.operators.local_positions import LocalPositions
+from dtensor_core.operators.kernels.local_positions import LocalPositions
 from dtensor_core.placement import Partial, Replicate
 from dtensor_core.redistribute.execute import Origin, execute
 from dtensor_core.redistribute.plan import plan_between

@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.local_operator import Local, zeros
-from dtensor_core.operators.local_positions import LocalPositions
+from dtensor_core.operators.kernels.local_operator import Local, zeros
+from dtensor_core.operators.kernels.local_positions import LocalPositions
 from dtensor_core.operators.loss.local import (
     MEAN,
     NONE,
@@ -25,10 +24,11 @@ from dtensor_core.operators.loss.local import (
     nll,
     on_local_classes,
 )
-from dtensor_core.operators.operands import factor_sizes, full_operand, operand_of
-from dtensor_core.operators.row import Row, same_row
-from dtensor_core.operators.rule_builders import elementwise_rule
-from dtensor_core.operators.sharding_rule import Operand, ShardingRule
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.operands import factor_sizes, full_operand, operand_of
+from dtensor_core.operators.rules.row import Row, same_row
+from dtensor_core.operators.rules.rule_builders import elementwise_rule
+from dtensor_core.operators.rules.sharding_rule import Operand, ShardingRule
 from dtensor_core.spec import Spec
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dtensor_core.errors import OutOfRangeError
-from dtensor_core.operators.local_operator import Local
+from dtensor_core.operators.kernels.local_operator import Local
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import is_at_hand
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.operators.local_operator import Local, is_empty_here, standing_for
+from dtensor_core.operators.kernels.local_operator import Local, is_empty_here, standing_for
 from dtensor_core.spec import Spec
 
 _BYTES = 16  # alignment of the address and of the stride of each row

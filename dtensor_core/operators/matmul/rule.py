@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import torch
 
-from dtensor_core.operators.call import Call
 from dtensor_core.operators.matmul.local import expanding_bias, grouped_product
-from dtensor_core.operators.notation import bind, parse
-from dtensor_core.operators.row import Row, notation
-from dtensor_core.operators.rule_builders import replicated_rule
-from dtensor_core.operators.sharding_rule import Operand, ShardingRule
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.notation import bind, parse
+from dtensor_core.operators.rules.row import Row, notation
+from dtensor_core.operators.rules.rule_builders import replicated_rule
+from dtensor_core.operators.rules.sharding_rule import Operand, ShardingRule
 
 
 def _is_inexact(dtype: torch.dtype) -> bool:

@@ -14,7 +14,13 @@ from typing import Any
 
 import torch
 
-from dtensor_core.operators.local_operator import Local, LocalMaker, by_name, called_with, zeros
+from dtensor_core.operators.kernels.local_operator import (
+    Local,
+    LocalMaker,
+    by_name,
+    called_with,
+    zeros,
+)
 from dtensor_core.redistribute.partial_combine import RankOrder
 from dtensor_core.spec import Spec
 

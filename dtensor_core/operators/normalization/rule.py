@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dtensor_core.operators.call import Call
 from dtensor_core.operators.normalization.local import (
     Dims,
     batch_norm_gradients,
@@ -30,10 +29,11 @@ from dtensor_core.operators.normalization.local import (
     sharing,
     sharing_groups,
 )
-from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row, same_row
-from dtensor_core.operators.sharding_rule import Candidate, Operand, ShardingRule
-from dtensor_core.operators.summary_merge import sharded_axes
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.operands import factor_sizes, full_operand
+from dtensor_core.operators.rules.row import Row, same_row
+from dtensor_core.operators.rules.sharding_rule import Candidate, Operand, ShardingRule
+from dtensor_core.operators.rules.summary_merge import sharded_axes
 from dtensor_core.placement import Replicate, Shard
 from dtensor_core.redistribute.partial_combine import Merge
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from dtensor_core.layout import AxisSharding, Extent, local_extent
-from dtensor_core.operators.local_operator import Local
-from dtensor_core.operators.windows import extent, fitted, meeting
+from dtensor_core.operators.kernels.local_operator import Local
+from dtensor_core.operators.kernels.windows import extent, fitted, meeting
 from dtensor_core.redistribute.halo_exchange import Rows
 
 

@@ -13,14 +13,14 @@ from functools import partial
 from typing import Any
 
 from dtensor_core.layout import AxisSharding, Extent, local_extent
-from dtensor_core.operators.batched import batched
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.halo import exchanging_rows
+from dtensor_core.operators.kernels.windows import extent
 from dtensor_core.operators.padding.local import Padded, folding
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.row_copies import RowChange, RowCopy, RowLine, changing_rows
-from dtensor_core.operators.sharding_rule import ShardingRule
-from dtensor_core.operators.windows import extent
+from dtensor_core.operators.rules.batched import batched
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.halo import exchanging_rows
+from dtensor_core.operators.rules.rearranged_rows import RowChange, RowCopy, RowLine, changing_rows
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.sharding_rule import ShardingRule
 from dtensor_core.placement import Shard
 
 _TEXT = "rows of a sharded dim move"

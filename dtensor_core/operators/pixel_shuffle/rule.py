@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import structural_rule
-from dtensor_core.operators.sharding_rule import ShardingRule
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.operands import factor_sizes, full_operand
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.rule_builders import structural_rule
+from dtensor_core.operators.rules.sharding_rule import ShardingRule
 
 
 def _pixels(call: Call) -> ShardingRule:

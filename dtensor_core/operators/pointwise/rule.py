@@ -1,12 +1,12 @@
-"""Elementwise operators: every dimension of the result may be sharded (`operators.elementwise`)."""
+"""Elementwise operators: every dimension of the result may be sharded (`rules.elementwise`)."""
 
 from __future__ import annotations
 
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.elementwise import OPAQUE, pointwise
-from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import ShardingRule
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.elementwise import OPAQUE, pointwise
+from dtensor_core.operators.rules.operands import factor_sizes, full_operand
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.sharding_rule import ShardingRule
 
 # (algebra, terms, operators)
 _LINES = (

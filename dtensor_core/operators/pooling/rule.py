@@ -12,9 +12,7 @@ from functools import partial
 from typing import Any
 
 from dtensor_core.layout import AxisSharding, Extent, local_extent
-from dtensor_core.operators.batched import batched
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.halo import exchanging_rows
+from dtensor_core.operators.kernels.windows import Shares, Windows, per_dim
 from dtensor_core.operators.pooling.local import (
     PooledWindows,
     adapted,
@@ -23,9 +21,11 @@ from dtensor_core.operators.pooling.local import (
     shared_out,
     spread,
 )
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.sharding_rule import ShardingRule
-from dtensor_core.operators.windows import Shares, Windows, per_dim
+from dtensor_core.operators.rules.batched import batched
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.halo import exchanging_rows
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.sharding_rule import ShardingRule
 from dtensor_core.placement import Shard
 
 

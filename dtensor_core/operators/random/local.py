@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from dtensor_core.layout import stride_like
-from dtensor_core.operators.local_operator import Local, LocalMaker
+from dtensor_core.operators.kernels.local_operator import Local, LocalMaker
 from dtensor_core.sharded_rng import draw, embed
 from dtensor_core.spec import Spec
 from dtensor_core.torch_internals.dispatcher import OpOverload, no_dispatch_modes

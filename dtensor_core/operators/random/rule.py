@@ -9,9 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.elementwise import OPAQUE
-from dtensor_core.operators.local_operator import LocalMaker
+from dtensor_core.operators.kernels.local_operator import LocalMaker
 from dtensor_core.operators.random.local import (
     SAMPLERS,
     comparing,
@@ -21,9 +19,11 @@ from dtensor_core.operators.random.local import (
     sampling,
     writes_first,
 )
-from dtensor_core.operators.row import Row, same_row
-from dtensor_core.operators.rule_builders import elementwise_rule, replicated_rule
-from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.elementwise import OPAQUE
+from dtensor_core.operators.rules.row import Row, same_row
+from dtensor_core.operators.rules.rule_builders import elementwise_rule, replicated_rule
+from dtensor_core.operators.rules.sharding_rule import Candidate, ShardingRule
 from dtensor_core.placement import Partial, Replicate
 
 aten = torch.ops.aten

@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.local_operator import LocalMaker
-from dtensor_core.operators.operands import factor_sizes, full_operand
+from dtensor_core.operators.kernels.local_operator import LocalMaker
 from dtensor_core.operators.reduction.local import (
     extreme,
     highest,
@@ -19,14 +17,16 @@ from dtensor_core.operators.reduction.local import (
     mean_by_global_count,
     zero,
 )
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import (
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.operands import factor_sizes, full_operand
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.rule_builders import (
     kept_dims,
     reduced_dims,
     replicated_dim,
     replicated_rule,
 )
-from dtensor_core.operators.sharding_rule import ShardingRule
+from dtensor_core.operators.rules.sharding_rule import ShardingRule
 
 
 def reduction(reduce: str, algebra: str, local: LocalMaker | None = None) -> Row:

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dtensor_core.layout import AxisSharding, Extent
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.row_copies import RowChange, RowCopy, RowLine, changing_rows
-from dtensor_core.operators.rule_builders import structural_rule
-from dtensor_core.operators.sharding_rule import ShardingRule
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.operands import factor_sizes, full_operand
+from dtensor_core.operators.rules.rearranged_rows import RowChange, RowCopy, RowLine, changing_rows
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.rule_builders import structural_rule
+from dtensor_core.operators.rules.sharding_rule import ShardingRule
 
 
 def _roll(call: Call) -> RowChange:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.operators.local_operator import Local, functional
+from dtensor_core.operators.kernels.local_operator import Local, functional
 from dtensor_core.redistribute.partial_combine import RankOrder
 from dtensor_core.tracing import depending
 

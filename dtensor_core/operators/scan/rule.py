@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import replicated_dim
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.rule_builders import replicated_dim
+from dtensor_core.operators.rules.sharding_rule import ShardingRule
+from dtensor_core.operators.rules.summary_merge import merged
 from dtensor_core.operators.scan.local import scanned, scanned_with_places
-from dtensor_core.operators.sharding_rule import ShardingRule
-from dtensor_core.operators.summary_merge import merged
 
 
 def _scanned(call: Call) -> ShardingRule:

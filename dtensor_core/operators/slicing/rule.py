@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from dtensor_core.layout import AxisSharding, Extent
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.halo import chunks, sharding_axis
-from dtensor_core.operators.local_operator import Local, with_local_size
-from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import replicated_rule, structural_rule
-from dtensor_core.operators.sharding_rule import Candidate, ShardingRule
+from dtensor_core.operators.kernels.local_operator import Local, with_local_size
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.halo import chunks, sharding_axis
+from dtensor_core.operators.rules.operands import factor_sizes, full_operand
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.rule_builders import replicated_rule, structural_rule
+from dtensor_core.operators.rules.sharding_rule import Candidate, ShardingRule
 from dtensor_core.operators.slicing.local import selecting, writing_selection, writing_slice
 from dtensor_core.placement import Placement, Shard
 from dtensor_core.redistribute.halo_exchange import Exchange, Extents, Rows

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from dtensor_core.operators.local_operator import Local, accumulation_dtype
+from dtensor_core.operators.kernels.local_operator import Local, accumulation_dtype
 from dtensor_core.redistribute.partial_combine import RankOrder
 
 aten = torch.ops.aten

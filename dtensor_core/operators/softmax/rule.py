@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import torch
 
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.local_operator import accumulation_dtype
-from dtensor_core.operators.row import Row, same_row
-from dtensor_core.operators.rule_builders import (
+from dtensor_core.operators.kernels.local_operator import accumulation_dtype
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.row import Row, same_row
+from dtensor_core.operators.rules.rule_builders import (
     reduced_dims,
     replicated_dim,
     replicated_reduced_dims,
 )
-from dtensor_core.operators.sharding_rule import ShardingRule
+from dtensor_core.operators.rules.sharding_rule import ShardingRule
+from dtensor_core.operators.rules.summary_merge import merged
 from dtensor_core.operators.softmax.local import logs, normed, normed_backward
-from dtensor_core.operators.summary_merge import merged
 
 aten = torch.ops.aten
 

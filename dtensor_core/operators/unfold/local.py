@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from dtensor_core.layout import AxisSharding, Extent, local_extent
-from dtensor_core.operators.local_operator import Local
-from dtensor_core.operators.windows import WindowPart, Windows, extent, fitted
+from dtensor_core.operators.kernels.local_operator import Local
+from dtensor_core.operators.kernels.windows import WindowPart, Windows, extent, fitted
 from dtensor_core.redistribute.halo_exchange import Rows
 from dtensor_core.spec import Spec
 from dtensor_core.tracing import depending

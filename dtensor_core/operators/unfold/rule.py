@@ -1,6 +1,6 @@
 """Sliding windows as a new dimension (unfold, as_strided), and image patches as columns.
 
-Windows of a sharded dimension need rows of neighbours, by a halo exchange (`operators.halo`).
+Windows of a sharded dimension need rows of neighbours, by a halo exchange (`operators.rules.halo`).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import torch
 
 from dtensor_core.errors import RuleError
 from dtensor_core.layout import AxisSharding, Extent, local_extent
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.halo import exchanging_rows
-from dtensor_core.operators.local_operator import Local
-from dtensor_core.operators.memory_layout import strided
-from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import replicated_rule, structural_rule
-from dtensor_core.operators.sharding_rule import Operand, ShardingRule
+from dtensor_core.operators.kernels.local_operator import Local
+from dtensor_core.operators.kernels.memory_layout import strided
+from dtensor_core.operators.kernels.windows import Windows, fitted
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.halo import exchanging_rows
+from dtensor_core.operators.rules.operands import factor_sizes, full_operand
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.rule_builders import replicated_rule, structural_rule
+from dtensor_core.operators.rules.sharding_rule import Operand, ShardingRule
 from dtensor_core.operators.unfold.local import Columns, with_local_sizes
-from dtensor_core.operators.windows import Windows, fitted
 from dtensor_core.placement import Shard
 from dtensor_core.redistribute.halo_exchange import Rows
 from dtensor_core.spec import Spec

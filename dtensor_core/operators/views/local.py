@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from dtensor_core.operators.local_operator import Local, LocalMaker
+from dtensor_core.operators.kernels.local_operator import Local, LocalMaker
 from dtensor_core.spec import Spec
 
 

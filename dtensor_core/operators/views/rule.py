@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dtensor_core.operators.call import Call
-from dtensor_core.operators.local_operator import with_local_size
-from dtensor_core.operators.memory_layout import as_complex, reshaped, resolved, viewed_as
-from dtensor_core.operators.operands import factor_sizes, full_operand
-from dtensor_core.operators.row import Row
-from dtensor_core.operators.rule_builders import structural_rule
-from dtensor_core.operators.sharding_rule import Operand, ShardingRule
+from dtensor_core.operators.kernels.local_operator import with_local_size
+from dtensor_core.operators.kernels.memory_layout import as_complex, reshaped, resolved, viewed_as
+from dtensor_core.operators.rules.call import Call
+from dtensor_core.operators.rules.operands import factor_sizes, full_operand
+from dtensor_core.operators.rules.row import Row
+from dtensor_core.operators.rules.rule_builders import structural_rule
+from dtensor_core.operators.rules.sharding_rule import Operand, ShardingRule
 from dtensor_core.operators.views.local import squeezing
 
 

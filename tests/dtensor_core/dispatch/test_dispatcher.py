@@ -26,9 +26,10 @@ from dtensor_core import (
     init_device_mesh,
     observe,
 )
-from dtensor_core.dispatch import argument_moves, dispatcher
-from dtensor_core.dispatch.contexts import implicit_replication
-from dtensor_core.dispatch.fallback import MissingRuleWarning
+from dtensor_core.dispatch import dispatcher, redistribute_arguments
+from dtensor_core.dispatch.cache import CACHE
+from dtensor_core.dispatch.special.contexts import implicit_replication
+from dtensor_core.dispatch.special.fallback import MissingRuleWarning
 from dtensor_core.errors import MeshError, MixedTensorError, RuleError
 from dtensor_core.redistribute.execute import execute
 from dtensor_core.testing.fake import fake_world
@@ -340,10 +341,10 @@ def test_a_scalar_that_changes_every_step_does_not_grow_the_cache(mesh) -> None:
     x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
     x.mul(0.5).add(1).add_(2, alpha=3)
     x.mul(0.0).add(0).add_(0, alpha=2)
-    before = len(dispatcher.entries)
+    before = len(CACHE.entries)
     for step in range(100):
         x.mul(float(step)).add(step).add_(step, alpha=step + 2)
-    assert len(dispatcher.entries) <= before
+    assert len(CACHE.entries) <= before
 
 
 def test_numbers_that_decide_some_layouts_are_keys_of_those_alone(mesh) -> None:
@@ -354,19 +355,19 @@ def test_numbers_that_decide_some_layouts_are_keys_of_those_alone(mesh) -> None:
         total = torch.add(full, largest, alpha=alpha)
         assert total.placements == ((Partial("max") if alpha > 0 else Replicate()),)
     torch.add(x, x, alpha=0.5)
-    before = len(dispatcher.entries)
+    before = len(CACHE.entries)
     for step in range(1, 100):
         torch.add(x, x, alpha=step / 7)
-    assert len(dispatcher.entries) <= before
+    assert len(CACHE.entries) <= before
 
 
 def test_zeros_infinities_and_nan_are_one_entry_each(mesh) -> None:
     x = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
     x.mul(0.5), x.mul(0.0), x.mul(float("inf"))
-    before = len(dispatcher.entries)
+    before = len(CACHE.entries)
     for _ in range(100):
         x.mul(-0.0), x.mul(-float("inf")), x.mul(float("nan")), x.mul(-float("nan"))
-    assert len(dispatcher.entries) <= before
+    assert len(CACHE.entries) <= before
 
 
 def test_lists_of_scalars_that_change_do_not_grow_the_cache(mesh) -> None:
@@ -374,10 +375,10 @@ def test_lists_of_scalars_that_change_do_not_grow_the_cache(mesh) -> None:
     x, y = (ones + 1, ones + 2), (ones, ones)
     torch._foreach_addcdiv_(x, y, y, [0.5, 0.25])
     torch._foreach_addcdiv_(x, y, y, [0.5, 0.0])
-    before = len(dispatcher.entries)
+    before = len(CACHE.entries)
     for step in range(100):
         torch._foreach_addcdiv_(x, y, y, [0.5 + step, 0.25 * step])
-    assert len(dispatcher.entries) <= before
+    assert len(CACHE.entries) <= before
 
 
 @pytest.mark.parametrize("how", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
@@ -393,7 +394,7 @@ def test_steps_of_an_optimizer_do_not_grow_the_cache(mesh, how: dict[str, bool])
             parameter.grad = parameter.detach() * step
         optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
         optimizer.step()
-        sizes.append(len(dispatcher.entries))
+        sizes.append(len(CACHE.entries))
     assert sizes[2:] == [sizes[2]] * 4
 
 
@@ -430,7 +431,7 @@ def test_arguments_that_are_redistributed_are_freed_with_the_call(
         gathered.append(weakref.ref(full))
         return full
 
-    monkeypatch.setattr(argument_moves, "execute", noted)
+    monkeypatch.setattr(redistribute_arguments, "execute", noted)
     x, y = (distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)]) for _ in range(2))
     gc.disable()  # which would also free what is in a cycle, but later
     try:
@@ -449,12 +450,12 @@ def test_static_arguments_are_distinguished(mesh) -> None:
 
 
 def test_the_cache_is_bounded(mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "_CACHE_LIMIT", 8)
-    monkeypatch.setattr(dispatcher, "entries", {})
+    monkeypatch.setattr(dispatcher, "MOST_ENTRIES", 8)
+    CACHE.forget_layouts()
     for size in range(1, 20):
         x = distribute_tensor(torch.ones(4, size), mesh, [Shard(0)])
         x + x
-    assert len(dispatcher.entries) == 8
+    assert len(CACHE.entries) == 8
 
 
 def test_numbers_of_partial_sums_are_reduced_first() -> None:

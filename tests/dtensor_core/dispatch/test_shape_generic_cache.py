@@ -20,6 +20,7 @@ from dtensor_core import (
     init_device_mesh,
 )
 from dtensor_core.dispatch import dispatcher, shape_generic_cache
+from dtensor_core.dispatch.cache import CACHE
 from dtensor_core.dispatch.entry import Entry
 from dtensor_core.dispatch.make_entry import make_entry
 from dtensor_core.experimental import register_sharding
@@ -150,7 +151,7 @@ def deciding(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def decide(*call: Any) -> None:
         miss(*call)
-        dispatcher.entries.clear()
+        CACHE.entries.clear()
         raise Decided
 
     forget_decisions()
@@ -248,13 +249,13 @@ def test_a_rule_of_the_users_is_not_taken_from_what_was_decided_before(
             x = _like_this(mesh, 8, size).redistribute(placements=replicated)
             assert x.tanh().placements == (kind, kind)
     finally:
-        dispatcher.forget(op)
+        CACHE.forget(op)
 
 
 def test_what_is_kept_is_bounded(mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shape_generic_cache, "_LIMIT", 8)
+    monkeypatch.setattr(shape_generic_cache, "MOST_PATTERNS", 8)
     forget_decisions()
     for ndim in range(1, 20):
         x = _like_this(mesh, *([2] * ndim))
         x + x
-    assert len(shape_generic_cache._kept) == 8
+    assert len(CACHE.patterns) == 8

@@ -19,9 +19,9 @@ from torch._ops import OpOverload
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from dtensor_core.layout import AxisSharding, held_extents
-from dtensor_core.operators.call import Call, tensors
-from dtensor_core.operators.local_operator import local_operator
-from dtensor_core.operators.sharding_rule import Candidate, ShardingRule, candidates
+from dtensor_core.operators.kernels.local_operator import local_operator
+from dtensor_core.operators.rules.call import Call, tensors
+from dtensor_core.operators.rules.sharding_rule import Candidate, ShardingRule, candidates
 from dtensor_core.operators.table import rule_of
 from dtensor_core.placement import (
     Partial,

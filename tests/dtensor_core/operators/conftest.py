@@ -9,7 +9,7 @@ import pytest
 
 from dtensor_core import propagate
 from dtensor_core.mesh import forget_decisions
-from dtensor_core.operators.sharding_rule import Candidate
+from dtensor_core.operators.rules.sharding_rule import Candidate
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.dtensor_core.operators import kernels
+from tests.dtensor_core.operators import device_kernels
 from tests.dtensor_core.operators.brute_force import Sample
 
 aten = torch.ops.aten
@@ -157,4 +157,4 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "embedding_renorm": [_call(aten.embedding_renorm_.default, _TABLE, _INDICES, 1.0, 2.0)],
 }
-assert kernels.__doc__  # imported for its registrations
+assert device_kernels.__doc__  # imported for its registrations

@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dtensor_core.operators import table
-from dtensor_core.operators.elementwise import pointwise
+from dtensor_core.operators.rules.elementwise import pointwise
 from dtensor_core.operators.table import TABLE
 from dtensor_core.placement import Partial
 from tests.dtensor_core.operators.brute_force import Offer, Sample, check, offers

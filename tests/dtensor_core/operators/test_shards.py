@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from dtensor_core import DeviceMesh, DTensor, Partial, Replicate, Shard
-from dtensor_core.dispatch import dispatcher
+from dtensor_core.dispatch.cache import CACHE
 from dtensor_core.testing.threads import kept_mesh, on_threads
 from tests.dtensor_core.counting import Collectives
 from tests.dtensor_core.operators.agreement import assert_agrees, laid_out
@@ -160,10 +160,10 @@ def test_a_static_argument_is_part_of_what_is_cached_and_scalars_are_not() -> No
             assert x.histc(bins).full_tensor().tolist() == _t(8, 3).histc(bins).tolist()  # pyright: ignore
         y = x * 0.5 + 1
         y.add_(x, alpha=0.1)
-        before = len(dispatcher.entries)
+        before = len(CACHE.entries)
         for step in range(2500):
             y = x * (step / 7) + step
             y.add_(x, alpha=step / 3)
-        assert len(dispatcher.entries) <= before + 8
+        assert len(CACHE.entries) <= before + 8
 
     body()

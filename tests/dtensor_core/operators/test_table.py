@@ -12,12 +12,12 @@ import torch
 
 from dtensor_core.errors import NotationError
 from dtensor_core.operators import table
-from dtensor_core.operators.elementwise import OPAQUE, pointwise
 from dtensor_core.operators.pointwise import rule as pointwise_family
 from dtensor_core.operators.reduction.rule import reduction
-from dtensor_core.operators.row import Row, notation
-from dtensor_core.operators.rule_builders import replicated_rule
-from dtensor_core.operators.sharding_rule import PASSING, Candidate
+from dtensor_core.operators.rules.elementwise import OPAQUE, pointwise
+from dtensor_core.operators.rules.row import Row, notation
+from dtensor_core.operators.rules.rule_builders import replicated_rule
+from dtensor_core.operators.rules.sharding_rule import PASSING, Candidate
 from dtensor_core.placement import Partial, Shard
 from tests.dtensor_core.operators.brute_force import REDUCTIONS, Offer, Sample, check, offers
 from tests.dtensor_core.operators.recorded import recorded

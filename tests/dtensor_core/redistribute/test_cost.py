@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dtensor_core import DTensor, Partial, Replicate, Shard, observe, ones
-from dtensor_core.dispatch import dispatcher
+from dtensor_core.dispatch.cache import CACHE
 from dtensor_core.errors import MeshError
 from dtensor_core.experimental import Link, link_of, set_link
 from dtensor_core.redistribute import cost
@@ -116,9 +116,9 @@ def test_decisions_of_operators_are_forgotten_when_a_link_is_set() -> None:
     with fake_world(4):
         mesh = init_device_mesh("cpu", (4,))
         ones(8, 8, device_mesh=mesh).add(1)
-        assert dispatcher.entries
+        assert CACHE.entries
         set_link(mesh, 0, latency_s=1e-3, bytes_per_s=1e6)
-        assert not dispatcher.entries
+        assert not CACHE.entries
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Global metadata of the results of a call: from shortcuts, or from corrected meta kernels."""
