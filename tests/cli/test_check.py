@@ -49,7 +49,7 @@ def test_a_fault_ends_with_code_1_and_is_explained(commtrace: Commtrace, broken_
         "  at train.py:7\n"
         "\n"
         "  parted  Rank 3 and rank 1 made the same calls from the same lines; only the\n"
-        "          element type of this one differs.\n"
+        "          element type of this call differs.\n"
     )
 
 

@@ -90,7 +90,7 @@ def test_the_step_that_savings_leave_out_is_named(
     commtrace: Commtrace, warming_up_json: Path
 ) -> None:
     ended = commtrace("findings", warming_up_json)
-    assert "Savings are those of steady steps: step 0 left out: 21 × the median." in ended.out
+    assert "Savings refer to steady steps: step 0 left out: 21 × the median." in ended.out
     assert "small_messages  could save 22.8 µs (38.0% of the steps)" in ended.out
 
 

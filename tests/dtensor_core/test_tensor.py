@@ -172,7 +172,7 @@ def test_a_user_may_not_make_partial_sums(mesh) -> None:
 
 def test_redistribute_stays_on_its_mesh(mesh) -> None:
     x = DTensor.from_local(torch.ones(4), mesh, [Shard(0)])
-    with pytest.raises(PlacementError, match="redistribution moves data within one mesh"):
+    with pytest.raises(PlacementError, match="redistribution moves data within a mesh"):
         x.redistribute(init_device_mesh("cpu", (2, 2)), [Replicate(), Replicate()])
     with pytest.raises(PlacementError, match="placements is needed for redistribute"):
         x.redistribute(mesh)

@@ -82,11 +82,11 @@ def _without_a_middle_one(operation: Operation) -> Operation | None:
 @pytest.mark.parametrize(
     ("change", "reasons"),
     [
-        (_without_first, ["transfers without times, which may not be the first ones"]),
+        (_without_first, ["transfers without times, which may not be the first transfers"]),
         (
             _without_a_middle_one,
             [
-                "transfers of which the tool lacks some between others",
+                "transfers with gaps in the tool's numbering",
                 "the recording has more or fewer transfers",
             ],
         ),

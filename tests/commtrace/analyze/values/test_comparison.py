@@ -116,7 +116,7 @@ def test_a_value_of_an_earlier_step_is_named() -> None:
     wrong = sharded(list(zip(columns, (first, first), strict=True)), [Shard(0)], TP)
     found = compare(right, wrong).fault
     assert found is not None
-    assert (found.relation.kind, found.relation.text) == ("stale", "it is that of step 0")
+    assert (found.relation.kind, found.relation.text) == ("stale", "it is the tensor of step 0")
 
 
 @pytest.mark.parametrize(
