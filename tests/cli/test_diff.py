@@ -18,7 +18,7 @@ from tests.commtrace.synthetic import write_synthetic_run
 
 @pytest.fixture
 def longer_json(tmp_path: Path) -> Path:
-    """The same run with one layer more."""
+    """The same run with an additional layer."""
     return write_synthetic_run(tmp_path / "longer.json", num_layers=3)
 
 
@@ -185,7 +185,7 @@ def test_json_and_csv_hold_every_place(
 
 
 def untimed(path: Path, *known: bool, **columns: int) -> Path:
-    """A trace of calls in modules of their own, some of which know the blocked time."""
+    """A trace of calls in separate modules; some know their blocked time."""
     calls = [
         call(id=n, seq=n, module=f"m{n}", **({"blocked_ns": 5} | columns if each else {}))
         for n, each in enumerate(known)

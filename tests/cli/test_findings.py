@@ -17,7 +17,7 @@ from tests.commtrace.analyze.rows import call, step, trace_of
 
 @pytest.fixture
 def wasteful_json(tmp_path: Path) -> Path:
-    """A trace of one rank that sends 20 small messages outside of its only module."""
+    """A trace of a rank that sends 20 small messages outside of its only module."""
     calls = [
         call(
             id=i, seq=i, step=0, at=100 * i, until=100 * i + 40, blocked_ns=40, payload_bytes=8,

@@ -1,4 +1,4 @@
-"""`commtrace merge`: spools of ranks become a run file that names what is missing."""
+"""`commtrace merge`: spools of ranks become a run file that names any missing parts."""
 
 from __future__ import annotations
 

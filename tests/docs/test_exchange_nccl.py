@@ -95,7 +95,7 @@ def without_proxy_records(lines: list[Line]) -> None:
 
 
 def once_more(lines: list[Line]) -> None:
-    """Write the transfer twice, with one number."""
+    """Write the transfer twice, with the same number."""
     lines.append(lines[2])
 
 
@@ -170,7 +170,7 @@ def lines_of(layout: InspectorLayout, place: int, size: int = 2) -> list[Line]:
 
 
 def values_of_logs(folder: Path, case: Case, change: Change) -> dict[str, Any]:
-    """Columns of the first and the last call of the second process, and those of its group."""
+    """Columns of the first and the last call of the second process, and columns of its group."""
     folder.mkdir()
     for place in range(2):
         lines = lines_of(case.layout, place, case.size)
@@ -221,7 +221,7 @@ def half(**fields: Any) -> Change:
 
 
 def twin(second: str) -> Change:
-    """Add a communicator with the hash of the first one."""
+    """Add a communicator with the hash of the first."""
 
     def change(document: Any) -> None:
         first = document["communicators"][0]

@@ -351,7 +351,7 @@ def test_a_training_step_keeps_every_optimizer_state_where_its_parameter_is(mesh
 
 
 def _refused_from_local(held: int, run_check: bool, shape: tuple[int, ...]) -> str | None:
-    """The error on a rank, of four, that holds `held` rows; None without one."""
+    """The error on a rank, of four, that holds `held` rows; None if there is no error."""
     mesh = kept_mesh((4,))
     try:
         DTensor.from_local(

@@ -1,4 +1,4 @@
-"""Parameters with several names stay one DTensor after all calls, plans and wrappers."""
+"""Parameters with several names stay a single DTensor after all calls, plans and wrappers."""
 
 from __future__ import annotations
 

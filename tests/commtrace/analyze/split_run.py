@@ -1,4 +1,4 @@
-"""A run in memory that is analysed in parts, as a stored one is: `split_run(frames, ...)`."""
+"""A run in memory that is analysed in parts, like a stored run: `split_run(frames, ...)`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SMALL = tuple([name for name in TABLES if name not in EVENT_TABLES])
 
 
 class SplitRun(PartedRun):
-    """A run with a part for the first rank, one for the others, and two for its collectives."""
+    """A run with a part for the first rank, another for the others, and two for its collectives."""
 
     kept: dict[Answer, Any]
 

@@ -51,7 +51,7 @@ def test_what_a_run_does_not_know_is_no_change_to_nothing() -> None:
 
 
 def part_known(num_known: int, num: int = 4, blocked_ns: int = 5) -> Any:
-    """A run of equal calls, of which some know the blocked time."""
+    """A run of equal calls; some know the blocked time."""
     calls = [
         call(id=n, wire_bytes=8, blocked_ns=blocked_ns if n < num_known else -1) for n in range(num)
     ]

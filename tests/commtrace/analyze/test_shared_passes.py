@@ -22,7 +22,7 @@ def fails(part: int) -> int:
 
 
 class Passes:
-    """Answers questions, and keeps which ones each pass had."""
+    """Answers questions, and keeps the questions of each pass."""
 
     def __init__(self) -> None:
         self.passes: list[tuple[str, list[Any]]] = []

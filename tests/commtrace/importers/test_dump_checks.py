@@ -27,7 +27,7 @@ def test_a_healthy_run_has_no_problem(tmp_path: Path) -> None:
 
 
 def _replaced(dumps: list[Dump], rank: int, which: int, **fields: Any) -> list[Dump]:
-    """Change one entry of one rank; no call completes from there on."""
+    """Change an entry of a rank; no call completes from there on."""
     entry = dumps[rank].entries[which]
     entry.update(fields)
     for dump in dumps:

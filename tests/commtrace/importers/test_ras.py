@@ -61,7 +61,7 @@ def test_counts_and_states_of_each_member_are_rows(layout: RasLayout, tmp_path: 
 def test_what_a_socket_answers_before_the_snapshot_is_left_out(
     greeting: str, tmp_path: Path
 ) -> None:
-    """The snapshot is one of NCCL 2.28.9 on an H200, as its socket gave it."""
+    """The snapshot is from NCCL 2.28.9 on an H200, as its socket gave it."""
     text = (Path(__file__).parent / "ras_of_one_gpu.json").read_text()
     trace = import_trace([write(tmp_path / "ras.json", greeting + text)])
     (group,) = rows(trace, "groups")

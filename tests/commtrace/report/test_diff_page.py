@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Frames]:
-    """A baseline, a run with one layer more, and one of eight ranks."""
+    """A baseline, a run with an additional layer, and a run of eight ranks."""
     folder = tmp_path_factory.mktemp("runs")
     made = {"base": {}, "deeper": {"num_layers": 3}, "wider": {"world_size": 8}}
     return [

@@ -1,4 +1,4 @@
-"""A spool reads back what was written, up to the point where a process was killed."""
+"""A spool reads back all that was written, up to the point where a process was killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ExpertParallel` and `ExpertTensorParallel`: forward and gradients equal those of one device."""
+"""`ExpertParallel` and `ExpertTensorParallel`: forward and gradients match a single device."""
 
 from __future__ import annotations
 

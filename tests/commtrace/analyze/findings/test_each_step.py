@@ -111,5 +111,5 @@ def test_receives_in_a_fixed_order_cost_what_the_others_wait() -> None:
     "trace", [received(late=3), received(late=0), received(late=1, is_posted_ahead=True)]
 )
 def test_receives_that_keep_nobody_waiting_are_no_finding(trace: Trace) -> None:
-    """The late rank is the last one, no rank is late, or all receives are posted ahead."""
+    """The late rank is the last, no rank is late, or all receives are posted ahead."""
     assert found(trace) == []

@@ -164,7 +164,7 @@ def test_what_only_the_first_round_has_is_no_finding() -> None:
 
 
 def healthy(seed: int) -> Program:
-    """A program of equal stages, of which all times vary a little."""
+    """A program of equal stages, whose times all vary a little."""
     chance = random.Random(seed)
     num_ranks = chance.choice((2, 4, 8))
     orders: Orders = MAKERS[seed % 3](num_ranks, 4 * num_ranks)

@@ -1,4 +1,4 @@
-"""Rows per call that are kept in files: those of parts by rank, and of parts by collectives."""
+"""Rows per call that are kept in files: of parts by rank, and of parts by collectives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ValueComparison of runs: the first wrong tensor, and its relation to the right one."""
+"""ValueComparison of runs: the first wrong tensor, and its relation to the right tensor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def some(num: int = 6, dtype: torch.dtype = torch.float32) -> list[tuple[dict[st
 
 
 def with_changed(values: list[tuple[dict[str, Any], Any]], place: int, change: Any) -> Any:
-    """Return the tensors with one, and all after it, changed."""
+    """Return the tensors, changed from a place on."""
     return [
         (columns, change(tensor) if number >= place else tensor)
         for number, (columns, tensor) in enumerate(values)
