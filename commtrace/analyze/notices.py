@@ -88,7 +88,7 @@ def _one_rank(frames: Frames) -> str:
     world_size = frames.run.get("world_size", 1)
     if world_size == 1:
         return (
-            "The run had a single rank, so nothing was sent to another: wire bytes are 0, and "
+            "The run had one rank, so nothing was sent to another: wire bytes are 0, and "
             "there is no peer to wait for."
         )
     if is_fake_world(frames):

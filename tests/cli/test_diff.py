@@ -212,7 +212,7 @@ def test_a_time_that_only_one_run_knows_is_no_growth(commtrace: Commtrace, tmp_p
     none = untimed(tmp_path / "none.json", False, True, True)
     ended = commtrace("diff", base, none, "--fail-on-increase", "time", columns=None)
     assert ended.code == 2
-    assert "no place of which the baseline and none.json know an equal part" in ended.err
+    assert "no place where the baseline and none.json know an equal part" in ended.err
 
 
 def test_the_total_of_a_measure_is_over_the_places_that_both_runs_know(

@@ -58,7 +58,7 @@ def test_findings_have_their_cost_and_advice_and_unevaluated_rules_a_reason(
         "CPU).\n"
         "\n"
         "not evaluated: repeated_reduction. No reduction names the parameters of its\n"
-        "gradients (those of DistributedDataParallel and FSDP do), so repeated reductions\n"
+        "gradients (DistributedDataParallel's and FSDP's do), so repeated reductions\n"
         "cannot be identified.\n"
         "\n"
         "not evaluated: shared_cores. The trace does not state for how long ranks had no\n"

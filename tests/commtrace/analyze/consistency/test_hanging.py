@@ -362,7 +362,7 @@ def test_threads_that_take_turns_in_another_order_are_named(swapped: bool) -> No
             program.one(rank, kind, "world", source_line=line, thread=thread, **in_flight)
     (row, *_) = records(divergences(hung(program)))
     assert row["ranks"] == "2"
-    assert ("another thread than the one before" in row["event"]) == swapped
+    assert ("another thread than the call before" in row["event"]) == swapped
 
 
 def test_lines_that_any_thread_of_a_pool_runs_do_not_depend_on_the_order_of_threads() -> None:

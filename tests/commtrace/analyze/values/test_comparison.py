@@ -418,14 +418,14 @@ def test_runs_of_different_programs_are_refused() -> None:
     other = [({"module": "elsewhere"}, torch.ones(3))]
     with pytest.raises(UsageError, match="no tensor of one has a counterpart") as raised:
         compare(held_by_one(some()), held_by_one(other))
-    assert "modules elsewhere in steps 0 in the second one" in str(raised.value)
+    assert "modules elsewhere in steps 0 in the second\n" in str(raised.value)
 
 
 def test_runs_without_a_step_in_common_are_refused() -> None:
     later = [({**columns, "step": step}, x) for step, (columns, x) in enumerate(some(3), 4)]
     with pytest.raises(UsageError, match="no step of one has a counterpart in the other") as raised:
         compare(held_by_one(some()), held_by_one(later))
-    assert "steps 4 to 6 in the second one" in str(raised.value)
+    assert "steps 4 to 6 in the second\n" in str(raised.value)
 
 
 def test_few_pairs_and_different_inputs_are_pointed_at() -> None:
