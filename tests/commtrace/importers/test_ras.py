@@ -193,5 +193,5 @@ def test_a_snapshot_without_communicators_is_refused(tmp_path: Path) -> None:
 
 def test_two_snapshots_of_one_time_are_refused(tmp_path: Path) -> None:
     text = snapshot(counts([1, 1]))
-    with pytest.raises(TraceError, match="two of one time"):
+    with pytest.raises(TraceError, match="two of the same time"):
         import_trace([write(tmp_path / "ras", text, text)])
