@@ -74,7 +74,7 @@ def verdict(case: Case, figures: dict[str, Figures]) -> str:
 
 
 def row(case: Case, figures: dict[str, Figures]) -> list[str]:
-    """Format the table row of one case."""
+    """Format the table row of a case."""
 
     def text(name: str) -> str:
         if name not in figures:

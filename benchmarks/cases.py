@@ -153,7 +153,7 @@ def _first_step(by_sequence: bool) -> Callable[[Kit, DeviceMesh], Any]:
 
 
 def _adamw(form: dict[str, Any]) -> Callable[[Kit, DeviceMesh], Contender]:
-    """Case of one AdamW update of the Transformer's parameters."""
+    """Case of an AdamW update of the Transformer's parameters."""
 
     def make(kit: Kit, mesh: DeviceMesh) -> Contender:
         model = parallel_transformer(kit, mesh, MODEL, by_sequence=True)

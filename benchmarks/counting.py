@@ -1,6 +1,6 @@
 """Count the collectives that each thread issues, whichever library issues them.
 
-The counted operators are those of c10d, in which every collective of every DTensor ends, as seen
+The counted operators belong to c10d, in which every collective of every DTensor ends, as seen
 by commtrace's recorder. Elements and wire bytes are defined in docs/bytes.md.
 """
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.dataset --calls 1000000 --ranks 16
 
-The run is that of `large_run`, in the spools that a recorder would have written. Each figure is the
-processor time of one process, which other processes on the machine influence little. The bar is
-that of spools to Parquet: both passes over the spools, and the writing.
+The run comes from `large_run`, in the spools that a recorder would have written. Each figure is the
+processor time of a single process, which other processes on the machine influence little. The bar
+applies to spools to Parquet: both passes over the spools, and the writing.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ MOST_BYTES_PER_CALL = 16.0
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Figures of one run.
+    """Figures of a run.
 
     Attributes:
         num_calls: Calls of all ranks.
         spool_bytes: Bytes of the spools.
         dataset_bytes: Bytes of the dataset.
-        seconds: Processor time, by what was done.
+        seconds: Processor time, by activity.
     """
 
     num_calls: int

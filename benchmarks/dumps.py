@@ -2,8 +2,8 @@
 
     python -m benchmarks.dumps --dumps 10000 --ranks 16384
 
-Writes pickles as torch's watchdog does, one for each of the first ranks, whose groups are those of
-a mesh with axes dp and tp, and the program that their frames are of. One rank skips the last call
+Writes pickles as torch's watchdog does, one for each of the first ranks, whose groups form a mesh
+with axes dp and tp, and the program that their frames are of. A rank skips the last call
 over dp by a branch, and waits in the call of all ranks, while its peers wait for it. `check` reads
 them in a process of its own; exits with 1 if it does not name the rank and the branch.
 """

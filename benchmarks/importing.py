@@ -3,10 +3,10 @@
     python -m benchmarks.importing --kinds profile nccl nsys --megabytes 100 --files 1 2 4
 
 Each import runs in a process of its own, which starts others to read the files. The processor time
-is that of all of them. Their memory is sampled while they run: that of the largest process, and the
+covers all of them. Their memory is sampled while they run: the largest process's memory, and the
 sum over all. Each profiler trace takes the memory of a rank while it is read, as many at once as
-there are cores; the sum must not exceed that of these. Files of other kinds are read by one
-process, which keeps the calls of all: their memory grows with the files.
+there are cores; the sum must not exceed the memory of these. Files of other kinds are read by a
+single process, which keeps the calls of all: their memory grows with the files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_SECONDS = {PROFILE: 4.0, "nccl": 8.0, "watchdog": 5.0, "execution": 8.0, "n
 export of Nsight Systems with the kernels around it."""
 
 MOST_MEMORY = 1.25
-"""Bar of memory: times that of one file, for each file that is read at once."""
+"""Bar of memory: a multiple of a single file's, for each file that is read at once."""
 
 SAMPLE_S = 0.02
 _PER_BYTES = 100_000_000
@@ -72,7 +72,7 @@ class Measured:
         return self.cpu_s_per_100_mb <= MOST_SECONDS[self.kind]
 
     def most_bytes(self, one: Measured, num_cores: int) -> float:
-        """Return the bar of the memory of all processes, given that of one file."""
+        """Return the bar of the memory of all processes, given the memory of a single file."""
         at_once = min(self.num_files, num_cores) if self.kind == PROFILE else self.num_files
         return MOST_MEMORY * one.total_bytes * at_once
 

@@ -192,8 +192,8 @@ def _page(browser: Any, page: Path) -> Any:
 def _opening(browser: Any, page: Path) -> dict[str, float]:
     """Return the ms until the page is `opened` and `ready`, in a tab without a debugger.
 
-    With one, such as Playwright's, Chromium looks up the source lines of every exception that
-    plotly.js throws and catches while it loads, which readers do not wait for.
+    With a debugger, such as Playwright's, Chromium looks up the source lines of every exception
+    that plotly.js throws and catches while it loads, which readers do not wait for.
     """
     session, found = browser.new_browser_cdp_session(), {}
 

@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def calls_per_step(self) -> int:
-        """Calls of one rank in a step: those of the layers, and the barrier."""
+        """Calls of a rank in a step: the layers' calls, and the barrier."""
         return len(_LAYER) * self.num_layers + 1
 
     @property
@@ -117,7 +117,7 @@ def _duration_ns(kind: str, payload: int, size: int) -> int:
 
 
 def _walk(plan: Plan) -> list[tuple[Any, ...]]:
-    """Sequence of calls of one step: (layer, row of `_LAYER`)."""
+    """Sequence of calls of a step: (layer, row of `_LAYER`)."""
     forward = [(layer, row) for layer in range(plan.num_layers) for row in _LAYER[:2]]
     backward = [(layer, row) for layer in reversed(range(plan.num_layers)) for row in _LAYER[2:]]
     barrier = (-1, ("other", "", "barrier", WORLD, 0, False, "", 90))
@@ -125,7 +125,7 @@ def _walk(plan: Plan) -> list[tuple[Any, ...]]:
 
 
 def large_trace(plan: Plan | None = None) -> Trace:
-    """Build the trace that `commtrace run` would write: the events of one rank after another."""
+    """Build the trace that `commtrace run` would write: the events rank by rank."""
     plan = plan or Plan()
     clocks, bounds = _run(plan, np.zeros)
     small = _small_tables(plan, clocks, bounds)
@@ -133,7 +133,7 @@ def large_trace(plan: Plan | None = None) -> Trace:
 
 
 def write_dataset(plan: Plan, folder: Path) -> None:
-    """Write the dataset of the run into the folder RUN.comm, one rank after the other.
+    """Write the dataset of the run into the folder RUN.comm, rank by rank.
 
     The clocks of a run that is larger than memory are in a file meanwhile.
     """

@@ -1,4 +1,4 @@
-"""Spools of the made-up run of `large_run`, in batches like those of the recorder.
+"""Spools of the made-up run of `large_run`, in batches like the recorder's.
 
     python -m benchmarks.large_spools RUN.comm --calls 1000000 --ranks 16
 
@@ -23,7 +23,7 @@ CALLS_IN_BATCH = 5000
 
 
 def write_spools(plan: Plan, folder: Path) -> Path:
-    """Write one spool per rank into `folder`, and return it."""
+    """Write a spool per rank into `folder`, and return it."""
     make_run_folder(folder)
     trace = large_trace(plan)
     bounds = np.searchsorted(np.asarray(trace.tables["comm"]["rank"]), range(plan.num_ranks + 1))

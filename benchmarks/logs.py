@@ -2,7 +2,7 @@
 
     python -m benchmarks.logs --lines 1000000
 
-It writes the log of one process in format v4.2 and in v4.3, imports each, and prints the processor
+It writes the log of a process in format v4.2 and in v4.3, imports each, and prints the processor
 time of a line: of `json.loads` alone, of reading the file, and of the import as a whole.
 """
 
@@ -26,7 +26,7 @@ HEADER = {"id": "0x7f8c496ae9f661", "comm_name": "unknown", "rank": 0, "n_ranks"
 
 
 def write_log(path: Path, num_lines: int, *, is_shared: bool) -> None:
-    """Write the log of one rank, with a header in each line or in the first one."""
+    """Write the log of a rank, with a header in each line or in the first."""
     metadata = {
         "inspector_output_format_version": "v4.3" if is_shared else "v4.2", "git_rev": "9019a1912",
         "rec_mechanism": "nccl_profiler_interface", "dump_timestamp_us": DUMPED_US,

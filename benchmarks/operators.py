@@ -3,7 +3,7 @@
 Every operator runs on 4 ranks that are threads, with every layout that `tests.opdb` tries, once on
 dtensor_core's tensors and once on torch's. Compared are the combinations that torch's DTensor gets
 right: calls, elements and bytes that were sent, and results that are sharded. Results are right if
-they equal those of full tensors.
+they equal the results of full tensors.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SILENT_PER_CENT = 55
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of one combination with one DTensor.
+    """Result of a combination with a DTensor.
 
     Attributes:
         passes: True if the result is right on every rank.
@@ -68,7 +68,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Outcomes of one combination with both DTensors."""
+    """Outcomes of a combination with both DTensors."""
 
     operator: str
     text: str
@@ -97,7 +97,7 @@ class Bar:
 
 
 def outcome(case: Case, run: Run, layouts: Layouts, kit: Kit, count: Counter) -> Outcome:
-    """Run one combination with one DTensor and classify its result."""
+    """Run a combination with a DTensor and classify its result."""
 
     def body() -> Any:
         mesh = kept_mesh(run.mesh)
@@ -137,7 +137,7 @@ def _full(leaf: Any) -> Any:
 def pairs(
     info: Any, run: Run, count: Counter, *, samples: int, combinations: int
 ) -> Iterator[Pair]:
-    """Yield the outcomes of every combination of one operator, with both DTensors."""
+    """Yield the outcomes of every combination of an operator, with both DTensors."""
     name = f"{info.name} {info.variant_test_name}".strip()
     chooser = random.Random(0)
     both = kits()

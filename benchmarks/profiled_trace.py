@@ -1,6 +1,6 @@
 """Large traces as torch.profiler writes them, for measuring their import.
 
-The events are those of a training step with tensor- and data-parallel groups, in Kineto's layout of
+The events describe a training step with tensor- and data-parallel groups, in Kineto's layout of
 2025: modules and functions (`with_stack=True`), operators on two threads, launches with their flow
 arrows, kernels with their occupancy, and collectives with NCCL's metadata. They are written step by
 step, so that a trace may be larger than the memory.
@@ -64,7 +64,7 @@ def write_profile(path: Path, rank: int, num_ranks: int, num_bytes: int) -> None
 
 
 class _Writer:
-    """Writes the events of one rank."""
+    """Writes the events of a rank."""
 
     def __init__(self, stream: TextIO, rank: int, num_ranks: int) -> None:
         self._stream = stream

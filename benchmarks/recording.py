@@ -49,7 +49,7 @@ class Within:
     context: Callable[[], AbstractContextManager[Any]]
 
     def __call__(self) -> object:
-        """Run one step."""
+        """Run a step."""
         return self.step()
 
 
@@ -196,7 +196,7 @@ def time_of_a_call(name: str, call: Callable[[torch.Tensor], object], rounds: in
 
 
 def _counted_once(step: Callable[[], object]) -> Callable[[], object]:
-    """Run each step in a new mode: torch's fails if a module is called again in the same one."""
+    """Run each step in a new mode: torch's fails if a module is called again in the same mode."""
 
     def count() -> None:
         with CommDebugMode():

@@ -152,7 +152,7 @@ def _catalog() -> list[str]:
 
 
 def _apart(limit_gb: float | None, measure: Callable[..., Measured], *args: Any) -> Measured:
-    """Measure in a process that is started afresh, so that its memory is that of the analyses."""
+    """Measure in a process that is started afresh, so that only the analyses use its memory."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, initializer=_limit, initargs=(limit_gb,)) as pool:
         return pool.submit(measure, *args).result()
@@ -161,7 +161,7 @@ def _apart(limit_gb: float | None, measure: Callable[..., Measured], *args: Any)
 def _peak_bytes() -> int:
     """Return the peak memory of this process; 0 if the system does not state it.
 
-    The figure of `getrusage` has that of the process which started this one, too.
+    The figure of `getrusage` includes the parent process's, too.
     """
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():

@@ -1,7 +1,7 @@
 """Cost of fingerprints: training steps of tensors of megabytes, without and with them.
 
-A step of a feed-forward network is timed alternately without a recording and with one, on one
-thread. A run of which every Nth step has fingerprints is estimated from such a step and from those
+A step of a feed-forward network is timed alternately without and with a recording, on a single
+thread. A run in which every Nth step has fingerprints is estimated from such a step and from those
 between them.
 """
 
@@ -84,7 +84,7 @@ def cost_of(level: str, num_steps: int = 9) -> Cost:
 
 
 def cost_between(level: str, num_steps: int = 9) -> Cost:
-    """Time the steps of a recording that have no fingerprints, since only every Nth one has."""
+    """Time the steps of a recording that have no fingerprints, since only every Nth step has."""
     step = step_of(model())
     recording = commtrace.record(values=level, every=EVERY)
     with recording:

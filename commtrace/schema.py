@@ -297,7 +297,7 @@ COMM = (
 OPS = (
     _rank("rank", "global rank", least=0),
     Column("id", int, "", "number of the operator on its rank, in order of start, from 0"),
-    Column("parent", int, "", "id of the operator that this one ran inside of"),
+    Column("parent", int, "", "id of the enclosing operator"),
     Column("op", str, "", "operator, `aten.mm.default`", title="Operator"),
     Column(
         "level", str, "", "dtensor (on distributed tensors) or local (on plain tensors)",
@@ -371,8 +371,8 @@ HOST_EVENTS = (
     Column("at_ns", int, INSTANT, "when it began", 7),
     Column(
         "duration_ns", int, "ns",
-        "how long it took; unknown for what still went on when the row was written, of which "
-        "another row is written at its end", 7,
+        "how long it took; unknown if it was still in progress when the row was written; another "
+        "row is written at its end", 7,
     ),
     Column("step", int, "", "step that was in progress, as in table `comm`", 7),
     Column("thread", int, "", "native id of the thread", 7),
@@ -456,7 +456,7 @@ RANKS = (
         "clock_error_ns", int, "ns", "bound on the alignment error; 0 if ranks share a clock", 2,
         most=MOST_INSTANT_NS,
     ),
-    Column("boot", str, "", "identity of the running system, whose ranks share one clock", 5),
+    Column("boot", str, "", "identity of the running system, whose ranks share a clock", 5),
     Column(
         "epoch_ns", int, "ns", "offset from that system's monotonic clock to the rank's own times",
         5, most=MOST_INSTANT_NS,
@@ -472,7 +472,7 @@ RANKS = (
     Column(
         "exit_code", int, "",
         "exit code of the process if it ended by itself, -n if signal n ended it (129 for signal "
-        "1); unknown of one that was stopped because another rank had failed", 11, least=-64,
+        "1); unknown if it was stopped because another rank had failed", 11, least=-64,
     ),
 )  # fmt: skip
 

@@ -69,7 +69,7 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
             "steps' time",
         ),
         "straggler_ratio": Threshold(
-            5, "straggler: minimum ratio of its delay to that of each other rank"
+            5, "straggler: minimum ratio of its delay to every other rank's"
         ),
         "straggler_spread": Threshold(
             4, "straggler: minimum number of calls that the delay spreads over"

@@ -146,7 +146,7 @@ class Workers:
                 f"cannot {self._purpose}",
                 found=f"a worker process that ended with {_ending(process.exitcode)}",
                 why="the system ends processes if the memory is used up",
-                attempt="again with fewer workers, which goes on with what is prepared",
+                attempt="again with fewer workers, which continues with the prepared part",
             ) from None
         if isinstance(result, JobFailure):
             raise result.error()

@@ -247,7 +247,7 @@ class _Comparison:
             f"torch.compile of {self._title}: ranks have compiled different collectives",
             found=f"in the {self._part} graph, " + "; ".join(found[:4]),
             why="they would wait for each other forever: a pass of the compiler has decided by "
-            "the sizes of one rank's tensors, or ranks have other settings",
+            "the sizes of this rank's tensors alone, or ranks have other settings",
             hint="set the compiler alike on all ranks, without passes that bucket, reorder or "
             f"recompute collectives; {SECONDS}=0 turns this check off",
         )

@@ -87,7 +87,7 @@ def axis_number(mesh: DeviceMesh, axis: int | str) -> int:
     raise MeshError(
         f"axis {axis!r} of {mesh}",
         found=f"axes {', '.join(names)}",
-        hint="pass the name or the number of one of them",
+        hint="pass the name or the number of an axis",
     )
 
 

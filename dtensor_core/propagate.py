@@ -189,7 +189,7 @@ def _common_mesh(call: Call):
             raise MeshError(
                 f"{call.op} on inputs with different meshes",
                 found=f"{mesh} and {spec.mesh}",
-                why="one operator runs on the ranks of one mesh",
+                why="an operator runs on the ranks of a single mesh",
                 hint="redistribute the tensors to a common mesh first",
             )
     return mesh

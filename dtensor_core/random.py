@@ -98,7 +98,8 @@ def check_seeds(device_mesh: DeviceMesh) -> None:
             f"random numbers over {device_mesh}",
             found=f"the {kind} generators of ranks {differing} are not in the state of rank "
             f"{ranks[0]}",
-            why="replicas would hold different numbers, and shards would not belong to one tensor",
+            why="replicas would hold different numbers, and shards would not belong to the same "
+            "tensor",
             hint="torch.manual_seed(seed) with the same seed on all ranks of the mesh, and "
             "the same random calls on each; per_rank(mesh) is for plain tensors that differ",
         )

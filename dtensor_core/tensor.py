@@ -223,7 +223,7 @@ class DTensor(torch.Tensor, metaclass=_Kind):
             raise PlacementError(
                 f"redistribute to {device_mesh}",
                 found=f"a tensor on {mesh}",
-                why="redistribution moves data within one mesh",
+                why="redistribution moves data within a mesh",
             )
         if placements is None:
             raise RedistributeError("placements is needed for redistribute: one per mesh axis")

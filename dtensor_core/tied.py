@@ -116,7 +116,7 @@ def _refusal(place: str, wanted: str, other: str, layout: str) -> TiedError:
     return TiedError(
         f"{place} as {wanted}",
         found=f"{other}, the same parameter, as {layout}",
-        why="a tied parameter is one tensor, which has one layout",
+        why="a tied parameter is a single tensor with a single layout",
         hint="give both names the same placements, or untie them before: "
         "module.weight = nn.Parameter(module.weight.detach().clone())",
     )

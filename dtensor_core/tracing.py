@@ -95,8 +95,8 @@ def outside_transforms(function: Callable[P, T]) -> Callable[P, T]:
         if any(map(_is_wrapped, tree_leaves((args, kwargs)))):
             raise TransformError(
                 f"{function.__name__} of a tensor that torch.func transforms",
-                found="a tensor that wraps another one",
-                why="torch.func transforms operators only, and this is not one",
+                found="a tensor that wraps another tensor",
+                why="torch.func transforms operators only, and this is no operator",
                 hint="pass DTensors to the transform; create and redistribute them outside",
             )
         with without_transforms():

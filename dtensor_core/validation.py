@@ -49,7 +49,7 @@ def _normalized(placements: tuple[Placement, ...], ndim: int) -> tuple[Placement
             f"placements {placements}",
             found="Mixed Partial reduce types: " + ", ".join(sorted(reductions)),
             why="these reductions do not commute; only sum and avg may be mixed",
-            hint="reduce all but one of them first",
+            hint="reduce all but one first",
         )
     return normal
 

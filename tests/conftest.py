@@ -61,7 +61,7 @@ SLOWEST = (
     "test_imports.py",
     "test_wheel.py",
 )
-"""Files that take longest. They come first, so that none is left to one worker at the end."""
+"""Files that take longest. They come first, so that none is left to a single worker at the end."""
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -129,7 +129,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def preloaded(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fork the interpreters that a test starts from one that has loaded torch.
+    """Fork the interpreters that a test starts from an interpreter that has loaded torch.
 
     A file asks for it with `pytestmark = pytest.mark.usefixtures("preloaded")`; its tests of how
     processes start have the marker `cold_start`.
@@ -143,7 +143,7 @@ def preloaded(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def disk_of(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Function that mounts a file system of a size, such as 200k; only one for each test."""
+    """Function that mounts a file system of a size, such as 200k; at most once for each test."""
     disk = tmp_path / "disk"
 
     def mounted(size: str) -> Path:
@@ -164,7 +164,7 @@ def browser() -> Iterator[Browser]:
     """A headless Chromium, shared by a module's tests; open a page of your own in it.
 
     It is not shared by the session: its event loop runs until it is closed, and tests elsewhere may
-    need one of their own.
+    need their own.
     """
     path = find_chromium()
     if path is None:

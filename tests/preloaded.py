@@ -1,4 +1,4 @@
-"""Python processes that are forked from one that has loaded torch, instead of loading it.
+"""Python processes that are forked from a process that has loaded torch, instead of loading it.
 
     with forked_interpreters():
         subprocess.run([sys.executable, "train.py"], env=..., cwd=...)
@@ -6,13 +6,13 @@
 Loading torch takes two seconds of a processor, and tests of launchers would start hundreds of
 processes that do so. Within the context, `subprocess` forks commands that run this Python with a
 script, `-m MODULE` or `-c CODE`: a server, which has loaded torch and commtrace and runs nothing
-else, forks a process, which becomes a child of this one and gets the command's arguments,
+else, forks a process, which becomes a child of this process and gets the command's arguments,
 environment, folder, streams and signals. Launchers among these have a server of their own, forked
 before they load anything else. Commands that ask for more, and all commands outside of Linux, are
 started as ever.
 
-A forked process differs from a started one in what it has loaded before the program runs. Tests of
-how a process starts, and of what it loads, use processes that are started: they have the marker
+A forked process differs from a started process in what it has loaded before the program runs. Tests
+of how a process starts, and of what it loads, use processes that are started: they have the marker
 `cold_start`.
 
 The file exceeds the usual length, since it also runs as a script, before the tests can be imported.
@@ -110,7 +110,7 @@ class Command:
         )
 
     def is_launcher(self) -> bool:
-        """True if it starts ranks, rather than being one."""
+        """True if it starts ranks, rather than being a rank."""
         program = self.program()
         if program[0] == "-c":
             return any(each in program[1] for each in _LAUNCHING)
@@ -150,10 +150,10 @@ def _execute_child(
     environment: Mapping[str, str] | None,
     *rest: Any,
 ) -> None:
-    """Fork a command that is supported; start any other one.
+    """Fork a command that is supported; start any other.
 
     `rest` is what `subprocess` passes on: nothing of Windows, `shell`, the ends of three pipes, and
-    settings, of which the last ones are the session and, as of Python 3.11, the process group.
+    settings; the last are the session and, as of Python 3.11, the process group.
     """
     shell, ends, is_session = rest[2], rest[3:9], rest[14]
     command = None
@@ -176,7 +176,7 @@ def _execute_child(
 
 
 class _Server:
-    """A process that forks, with which this one speaks at a socket; it ends with this one."""
+    """A process that forks, to which this process speaks at a socket; both end together."""
 
     def __init__(self, start: Callable[[socket.socket, socket.socket], object]) -> None:
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -223,7 +223,7 @@ def _start_server(own: socket.socket, its: socket.socket) -> None:
 
 
 def _fork_server(own: socket.socket, its: socket.socket) -> None:
-    """Fork a server for the processes that this one will start, before it loads anything."""
+    """Fork a server for the processes that this process will start, before it loads anything."""
     client = os.getpid()
     if os.fork():
         return
@@ -336,7 +336,7 @@ def _stream(number: int, name: str, errors: str) -> io.TextIOWrapper:
 
 
 def _reset_signals() -> None:
-    """As for a program that is started: what is handled is not, what is ignored stays ignored."""
+    """As for a program that is started: handled signals are reset, ignored signals stay ignored."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if callable(signal.getsignal(number)):

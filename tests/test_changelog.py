@@ -20,7 +20,7 @@ def versions(text: str) -> list[tuple[int, ...]]:
 
 
 def entries(text: str) -> list[str]:
-    """The entries of a changelog, each on one line."""
+    """The entries of a changelog, each on a single line."""
     return [" ".join(each.split()) for each in re.findall(r"^- (?:.+\n)+?(?=-|\n|\Z)", text, re.M)]
 
 

@@ -1,4 +1,4 @@
-"""A missing browser skips the test with a reason, or fails it where one is required."""
+"""A missing browser skips the test with a reason, or fails it where a browser is required."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USES_BROWSER = "def test_page(browser):\n    assert browser.version\n"
 
 
 def run_pytest(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run one browser test under this project's conftest in a process of its own."""
+    """Run a browser test under this project's conftest in a process of its own."""
     (folder / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     (folder / "test_page.py").write_text(USES_BROWSER)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers = browser\n")

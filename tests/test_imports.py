@@ -2,7 +2,7 @@
 
 Recording runs inside a training program, so it must not load what only reports need. A trace is
 read on a laptop, so that must not need torch. `dtensor_core` must not depend on the rest. Import
-contracts (pyproject.toml) check the same for written imports; these tests check what is loaded.
+contracts (pyproject.toml) check the same for written imports; these tests check the loaded modules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A forked interpreter behaves as one that is started."""
+"""A forked interpreter behaves like a started interpreter."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ENDS = {
 def both(
     words: Sequence[str], folder: Path, **settings: Any
 ) -> list[subprocess.CompletedProcess[bytes]]:
-    """Run this Python with a command that is started and one that is forked."""
+    """Run this Python with a started command and a forked command."""
     own = {"MINE": "1", "PATH": os.environ["PATH"], "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
     command = [sys.executable, *words]
     settings = {"input": b"in", "capture_output": True, "timeout": 60, "env": own} | settings

@@ -37,6 +37,17 @@ PHRASES = {
 }
 """Patterns of phrases, and their most frequent use per 1,000 words; good libraries have fewer."""
 
+PACKAGES = ("commtrace", "dtensor_core", "cli/commtrace_cli")
+DOCSTRINGS = {
+    "commtrace": ("commtrace",),
+    "dtensor_core": ("dtensor_core",),
+    "cli": ("cli",),
+    "tests and benchmarks": ("tests", "benchmarks"),
+}
+"""Folders whose docstrings are measured together."""
+LEAST_WORDS = 5
+"""Words of a string that is taken for a printed text rather than a name or a format."""
+
 
 def questions(source: str) -> list[str]:
     """First lines of docstrings that open with a question word."""
@@ -80,16 +91,49 @@ def docstrings(source: str) -> Iterator[str]:
                     yield value.value
 
 
+def printed(source: str) -> Iterator[str]:
+    """Yield the strings of a file that are sentences, except docstrings; `…` is a placeholder."""
+    tree = ast.parse(source)
+    within = {
+        id(part)
+        for node in ast.walk(tree)
+        for part in (
+            node.values
+            if isinstance(node, ast.JoinedStr)
+            else [node.value]
+            if isinstance(node, ast.Expr)
+            else []
+        )
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = [part.value if isinstance(part, ast.Constant) else "…" for part in node.values]
+        elif isinstance(node, ast.Constant) and id(node) not in within:
+            parts = [node.value] if isinstance(node.value, str) else []
+        else:
+            continue
+        text = "".join(map(str, parts))
+        if len(text.split()) >= LEAST_WORDS:
+            yield text
+
+
+def sources(*folders: str) -> list[str]:
+    """Return the files of folders that are written here."""
+    paths = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return [path.read_text("utf-8") for path in paths if OF_OTHERS not in path.parts]
+
+
 @cache
 def texts(kind: str) -> tuple[str, ...]:
-    """Return the docstrings of a package, or the documents without their blocks of code."""
+    """Return docstrings, printed texts, or the documents without their blocks of code."""
     if kind == "documents":
         paths = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
         return tuple(
             re.sub(r"```.*?```", "", path.read_text("utf-8"), flags=re.S) for path in paths
         )
-    paths = sorted((ROOT / kind).rglob("*.py"))
-    return tuple(text for path in paths for text in docstrings(path.read_text("utf-8")))
+    if kind == "printed":
+        return tuple(text for source in sources(*PACKAGES) for text in printed(source))
+    return tuple(text for source in sources(*DOCSTRINGS[kind]) for text in docstrings(source))
 
 
 def rate(phrase: str, of: tuple[str, ...]) -> float:
@@ -99,7 +143,7 @@ def rate(phrase: str, of: tuple[str, ...]) -> float:
     return 1000 * found / sum(len(re.findall(r"\w+", text)) for text in of)
 
 
-@pytest.mark.parametrize("kind", ["commtrace", "dtensor_core", "cli", "documents"])
+@pytest.mark.parametrize("kind", [*DOCSTRINGS, "documents", "printed"])
 @pytest.mark.parametrize("phrase", PHRASES)
 def test_phrases_of_a_foreign_accent_are_rare(phrase: str, kind: str) -> None:
     assert sum(map(len, texts(kind))) > 20_000
@@ -119,3 +163,21 @@ def test_phrases_of_a_foreign_accent_are_rare(phrase: str, kind: str) -> None:
 def test_a_phrase_is_noticed(phrase: str, text: str) -> None:
     assert rate(phrase, (text,)) >= 80
     assert rate(phrase, ("Return a kind of tone that often comes at once.",)) == 0
+
+
+def test_printed_texts_are_the_sentences_that_are_no_docstrings() -> None:
+    source = '''
+def f(rank):
+    """Return the name that a rank of the run has."""
+    say("the rank of" " the first call is unknown", end="a name")
+    say(f"the ranks of {rank} are those of {', '.join(rank)}")
+    return b"bytes are no text, however many"
+
+NAME = "text of a variable with a docstring"
+"""The variable has a docstring that is not printed."""
+'''
+    assert sorted(printed(source)) == [
+        "text of a variable with a docstring",
+        "the rank of the first call is unknown",
+        "the ranks of … are those of …",
+    ]

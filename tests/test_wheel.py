@@ -136,7 +136,7 @@ print(json.dumps(ended))
 
 @pytest.fixture(scope="module")
 def ended(clean: Environment, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Exit code and output of each command that reads a trace, all run by one process."""
+    """Exit code and output of each command that reads a trace, all run by a single process."""
     run = str(write_synthetic_run(tmp_path_factory.mktemp("read") / "run.json"))
     lines = [[command, run, *rest] for command, *rest in READING]
     result = clean.run("python", "-c", ONE_AFTER_THE_OTHER, json.dumps(lines))

@@ -33,7 +33,7 @@ Examples:
 - `commtrace diff main.json branch.json --fail-on-increase calls --fail-on-increase bytes`
 - `commtrace diff main.json branch.json --fail-on-increase time --tolerance 0.1`
 
-Exit codes: `0` success, `1` a guarded metric grew in one of the runs, `2` a usage error, or a
+Exit codes: `0` success, `1` a guarded metric grew in a run, `2` a usage error, or a
 guarded metric is unknown, `3` a trace cannot be read.
 """
 
@@ -171,7 +171,7 @@ def _require_known(table: pd.DataFrame, measure: str, metric: criteria.Metric, l
             raise UsageError(summary, found=found, attempt=attempt)
     num_known = int(table[f"{measure}_change"].notna().sum())
     if not num_known:
-        found = f"no place of which the baseline and {label} know an equal part of {measure}"
+        found = f"no place where the baseline and {label} know an equal part of {measure}"
         raise UsageError(summary, found=found, attempt=attempt)
     if note := known_note(num_known, len(table), "place"):
         say(f"note: the change of {measure} is {note}; the others are not guarded", always=True)

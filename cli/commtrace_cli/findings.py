@@ -130,7 +130,7 @@ def _print(
     console = data_console()
     console.print(Text(counted(len(table), "finding"), style="bold"))
     if len(table) and (left_out := left_out_text(frames)):
-        console.print(Text(f"Savings are those of steady steps: {left_out}.", style="dim"))
+        console.print(Text(f"Savings refer to steady steps: {left_out}.", style="dim"))
     note = evaluated_note(frames)
     if table.empty and note:
         console.print(Text(note, style="dim"))

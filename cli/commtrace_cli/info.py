@@ -137,7 +137,7 @@ def _when(info: RunInfo) -> str:
 def _ranks(info: RunInfo) -> Text:
     parts: list[tuple[str, str]] = [(f"{len(info.recorded_ranks)} of {info.world_size}", "")]
     if info.others.get("process_group") == FAKE:
-        parts.append((", the only one of a fake world", ""))
+        parts.append((", the only rank of a fake world", ""))
     if info.missing_ranks:
         parts.append((f", no recording of {_listed(info.missing_ranks)}", "bold red"))
     if info.torn_ranks:

@@ -91,8 +91,7 @@ def run_on_nodes(
             f"cannot overwrite {output}",
             found=f"--force with {first}",
             why="nodes may share the folder, and none knows that the others have not begun",
-            attempt="without --force: earlier recordings stay beside the new ones, and commands "
-            "read the latest",
+            attempt="without --force: earlier recordings are kept, and commands read the latest",
         )
     check_program(program.script, is_module=program.is_module)
     check_ranks(program.script, program.nproc)

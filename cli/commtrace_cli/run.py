@@ -38,7 +38,7 @@ Examples:
 - `commtrace run -n 8 --detail collective -o LONG.comm -m my_package.train`
 - `commtrace run -n 8 --nnodes 2 --node-rank 0 --master-addr node0 -o RUN.comm train.py`
 
-Exit codes: `0` all ranks succeeded; `1` one failed, was killed, or ran longer than `--timeout`;
+Exit codes: `0` all ranks succeeded; `1` a rank failed, was killed, or ran longer than `--timeout`;
 `2` a usage error; `3` all succeeded, but not all of the recording was written; `128 + n` stopped by
 signal n: `130` by Ctrl-C, `143` by `kill`.
 """

@@ -130,7 +130,7 @@ def _handler_of(served: Served) -> type[BaseHTTPRequestHandler]:
             if host not in _NAMES:
                 self.send_error(403, "another host")
             elif not hmac.compare_digest(given.encode(), served.token.encode()):
-                self.send_error(403, "no token, or a wrong one")
+                self.send_error(403, "no token, or a wrong token")
             elif address.path == "/":
                 self._answer(served.page, "text/html; charset=utf-8")
             elif address.path == "/state":

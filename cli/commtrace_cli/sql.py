@@ -136,7 +136,7 @@ def _parsed(given: list[str], file: Path | None) -> tuple[dict[str, Path], str |
             statement = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(
-                f"cannot read {file}", found=str(error), attempt="a file with one statement"
+                f"cannot read {file}", found=str(error), attempt="a file with a single statement"
             ) from None
         if len(words) > 1 and _is_statement(words[-1]):
             raise UsageError(

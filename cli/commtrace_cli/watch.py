@@ -193,7 +193,7 @@ def _follow(
 
 
 _OVER_BEFORE = (
-    "note: this run was over before watching began; to watch the next one in this folder, wait for "
+    "note: this run was over before watching began; to watch the next run in this folder, wait for "
     "its first rank, or give it a folder of its own"
 )
 _ANSWER_S = 15.0

@@ -110,7 +110,7 @@ def _first_lines(snapshot: Snapshot) -> Iterator[RenderableType]:
         yield Text("The folder has vanished; below is its last state.", style="bold yellow")
     if snapshot.bytes_left:
         left = text_of_bytes(snapshot.bytes_left)
-        yield Text(f"Reading what was recorded before: {left} to go.", style="dim")
+        yield Text(f"Reading the earlier recording: {left} to go.", style="dim")
     if snapshot.unrecorded:
         yield Text(f"No recording yet of {text_of_ranks(snapshot.unrecorded)}.", style="yellow")
 

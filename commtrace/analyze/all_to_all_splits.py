@@ -79,7 +79,7 @@ def _of_ranks(part: Frames) -> pd.DataFrame:
 ALL_TO_ALL_SPLITS = Analysis(
     "all_to_all_splits",
     "Splits of all-to-alls",
-    "How much does each rank send to each other one in the all-to-alls of each layer and step?",
+    "How much does each rank send to every other rank in the all-to-alls of each layer and step?",
     all_to_all_splits,
     COLUMNS,
     topic="Between whom",

@@ -88,7 +88,7 @@ COLUMNS = (
         "num_after_arrival",
         int,
         "",
-        "timed calls of which the last arrival is known",
+        "timed calls whose last arrival is known",
         title="Arrival known",
     ),
     Column(

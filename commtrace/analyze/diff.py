@@ -228,8 +228,8 @@ def _note_of_unknown(num_calls: int, num: int, name: str, meaning: str) -> str:
     if num == num_calls:
         return f"The {name} run lacks {meaning} of all calls: not compared."
     return (
-        f"The {name} run lacks {meaning} of {num:,} of {counted(num_calls, 'call')}: places of "
-        "which another run knows more or less are not compared."
+        f"The {name} run lacks {meaning} of {num:,} of {counted(num_calls, 'call')}: places where "
+        "another run has more or fewer known values are not compared."
     )
 
 

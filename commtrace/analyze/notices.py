@@ -88,8 +88,8 @@ def _one_rank(frames: Frames) -> str:
     world_size = frames.run.get("world_size", 1)
     if world_size == 1:
         return (
-            "The run had one rank, so nothing was sent to another: wire bytes are 0, and there is "
-            "no peer to wait for."
+            "The run had one rank, so nothing was sent to another: wire bytes are 0, and "
+            "there is no peer to wait for."
         )
     if is_fake_world(frames):
         return (
@@ -151,8 +151,8 @@ def _sampled(frames: Frames) -> str:
     steps = frames.steps["step"]
     recorded = f"{counted(steps.nunique(), 'recorded step')}" if len(steps) else "recorded part"
     return (
-        f"Only every {ordinal(every)} step was recorded: counts, bytes and times are those of the "
-        f"{recorded} and of what precedes the first step, not of the whole run."
+        f"Only every {ordinal(every)} step was recorded: counts, bytes and times cover the "
+        f"{recorded} and what precedes the first step, not the whole run."
     )
 
 
@@ -270,7 +270,7 @@ def _untimed(frames: Frames) -> str:
             "communication is exposed."
         )
     return (
-        f"The blocked time is {note}, and blocked times lack that of the others ({kinds}): "
+        f"The blocked time is {note}, and sums of blocked time lack the others ({kinds}): "
         f"{', '.join(reasons)}."
     )
 
@@ -282,7 +282,7 @@ def _unsized(frames: Frames) -> str:
     note, kinds = _note_of_calls(frames, "wire_bytes")
     if not counts.known["wire_bytes"]:
         return f"The number of bytes sent is {note} ({kinds})."
-    return f"The number of bytes sent is {note}, and sums lack that of the others ({kinds})."
+    return f"The number of bytes sent is {note}, and sums lack the others ({kinds})."
 
 
 def _unmatched(frames: Frames) -> str:
@@ -390,7 +390,7 @@ def _no_experts(frames: Frames) -> str:
         return ""
     return (
         "The program does not state the rows of its experts (commtrace.experts), so that the load "
-        "is that of all experts of a rank together."
+        "is summed over all experts of a rank."
     )
 
 
@@ -409,7 +409,7 @@ def _only_transfers(frames: Frames) -> str:
 def _nothing_to_compare(frames: Frames) -> str:
     if not frames.num_calls or frames.num_ranks > 1:
         return ""
-    return "There is only one rank, so there are no calls to compare with."
+    return "There is a single rank, so there are no calls to compare with."
 
 
 def _muted_findings(frames: Frames) -> str:
@@ -429,7 +429,7 @@ _STEP_ENDS = {
     "optimizer": "a step ends when the optimizer's step() returns",
     "profiler": "a step ends when step() of torch.profiler is called",
     "scheduler": "a step ends when step() of the LR scheduler returns",
-    RECORDING: "the recording counts as one step",
+    RECORDING: "the recording counts as a single step",
 }
 _OF_TIMES = (
     *("overlap", "balance", "activity", "timeline", "wait_states", "skew", "start_skew"),

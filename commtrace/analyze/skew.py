@@ -23,7 +23,7 @@ COLUMNS = (
         "mean_skew_ns",
         float,
         "ns",
-        "mean time from the first arrival to the last one",
+        "mean time from the first arrival to the last",
         title="Mean skew",
     ),
     Column("max_skew_ns", int, "ns", "longest such time", title="Longest skew"),

@@ -38,7 +38,7 @@ COLUMNS = (
     Column("step", int, "", "step of the last call to arrive; -1 outside of steps"),
     Column("first_rank", int, "", "rank that arrived first; the lowest in a tie"),
     Column("last_rank", int, "", "rank that arrived last; the lowest in a tie"),
-    Column("skew_ns", int, "ns", "time from the first arrival to the last one", title="Skew"),
+    Column("skew_ns", int, "ns", "time from the first arrival to the last", title="Skew"),
     Column("wait_ns", int, "ns", "total wait of all members; -1 unknown", title="Waited"),
     Column("straggler", int, "", "rank that others waited for; -1 if nobody waited"),
     Column("call", str, "", "the straggler's call, as rank:id", title="Its call"),

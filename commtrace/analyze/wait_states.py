@@ -39,7 +39,7 @@ COLUMNS = (
         "blocked time of these calls after their wait, over all ranks",
         title="Transferred",
     ),
-    Column("max_wait_ns", int, "ns", "longest wait of one call", title="Longest"),
+    Column("max_wait_ns", int, "ns", "longest wait of a single call", title="Longest"),
     Column("share", float, "1", "wait as a fraction of the recorded time of all ranks"),
     Column(
         "worst_rank",

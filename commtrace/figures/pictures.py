@@ -117,7 +117,7 @@ PICTURES: dict[str, Picture] = {
         Picture(
             "matrix",
             "Bytes from rank to rank",
-            "How many bytes does each rank send to each other one?",
+            "How many bytes does each rank send to every other rank?",
             matrix,
             "matrix",
             _size,
@@ -132,7 +132,7 @@ PICTURES: dict[str, Picture] = {
         Picture(
             "splits",
             "All-to-alls by layer",
-            "How much does each rank send to the experts of each other one, in each layer?",
+            "How much does each rank send to the experts of every other rank, in each layer?",
             splits,
             "all_to_all_splits",
         ),

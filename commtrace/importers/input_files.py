@@ -211,7 +211,7 @@ def loaded(document: Document) -> Document:
     if found.format != document.format:
         raise TraceError(
             f"cannot import {document.path}",
-            found=f"a file of {found.format}, which was one of {document.format} before",
+            found=f"a file of {found.format}, previously of {document.format}",
             why="it was replaced while it was read",
             attempt="import it again",
         )

@@ -75,7 +75,7 @@ def _groups(
     elif not why and len(clusters) > 1:
         why = "they end at different times on different ranks"
     if why:
-        sentence = f"the groups of the calls on {name}: not taken for one group, since {why}"
+        sentence = f"the groups of the calls on {name}: not taken for a single group, since {why}"
         return [], sentence
     if len(clusters) == 1:
         compared = share_a_clock and all(call.complete_ns >= 0 for each in calls for call in each)
@@ -109,7 +109,7 @@ def _misfit(calls: Sequence[_Calls], num_ranks: int, share_a_clock: bool) -> str
         ends = [call.complete_ns for call in together]
         last_begin = max(call.issue_ns for call in together)
         if share_a_clock and min(ends) >= 0 and last_begin > min(ends) + _SKEW_NS:
-            return f"call {number} ends on one rank before another one begins it"
+            return f"call {number} ends on one rank before another rank begins it"
     return ""
 
 

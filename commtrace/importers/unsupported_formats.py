@@ -60,7 +60,7 @@ _TEXTS: tuple[tuple[str, str, str, str], ...] = (
     (
         r"(?i:<!doctype html|<html)",
         "an HTML page",
-        "a page shows a trace and is none, also one that commtrace wrote",
+        "a page shows a trace and is none, even if commtrace wrote it",
         "the trace that it shows",
     ),
     (r"<\?xml|<[a-zA-Z]", "an XML document", "no importer reads XML", _PROFILE),
@@ -95,7 +95,7 @@ def require_known_bytes(data: bytes, summary: str) -> None:
     if _is_perfetto(head):
         raise _refused(
             summary, "a trace of Perfetto (protobuf)", "no importer reads this format",
-            "the JSON file of torch.profiler, if it was made of one",
+            "the JSON file of torch.profiler that it was made from, if any",
         )  # fmt: skip
 
 

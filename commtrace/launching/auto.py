@@ -53,8 +53,8 @@ def begin(folder: Path) -> None:
     util.Finalize(None, end, exitpriority=1)
     if store.num_earlier and recording.rank == 0:
         _say(
-            f"{folder} has an earlier recording of this rank. It is kept, and this one added; "
-            "readers take the latest run"
+            f"{folder} has an earlier recording of this rank. It is kept, and the new recording "
+            "added; readers take the latest run"
         )
 
 

@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "same_values(layouts=[{}, {'tp': 2}], values='op', reference=False, ranks=None, "
         "timeout_s=120): run the test in several layouts, and fail it if its tensors differ from "
-        "those of the first one",
+        "the first layout's",
     )
     for option in options.OPTIONS:
         with _as_usage_error():

@@ -35,14 +35,14 @@ QUANTITIES = {
     "wire": "bytes sent under the ring algorithm, summed over the calls",
     "largest": "bytes of payload of the largest call",
     EXPOSED: "part of the steps, or of the recording without steps, in which calls blocked the "
-    "rank; at most the given one",
+    "rank; at most the given part",
 }
 """Quantities that can be bounded, with their meaning on a rank."""
 
 _ALIASES = {"calls": "total"}
 _BOUNDS = {"max_": "<=", "min_": ">="}
 FILTERS = {
-    "module": "path of the module or of an enclosing one: a glob pattern",
+    "module": "path of the module or of an enclosing module: a glob pattern",
     "phase": "forward, backward, recompute, optimizer or other",
     "group": "mesh axis, name or description of the group: a pattern",
     "axis": "mesh axis of the group: a pattern",

@@ -225,7 +225,7 @@ def consistent(traces: dict[str, Trace]) -> None:
     if not several:
         raise IncompleteRecordingError(
             "the ranks cannot be compared",
-            found="the recording of one rank",
+            found="the recording of a single rank",
             why="consistency requires several ranks",
             attempt="run the test on several ranks: threads, processes, or mp.spawn",
         )

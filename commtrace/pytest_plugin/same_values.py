@@ -175,7 +175,7 @@ def _layouts(given: Any) -> tuple[Mapping[str, int], ...]:
         raise UsageError(
             f"{_NAME} has nothing to compare",
             found="no layouts" if not given else f"layouts={given!r}",
-            why="a comparison needs two layouts, the first of which is taken for right",
+            why="a comparison needs two layouts; the first is taken for right",
             attempt=_EXAMPLE,
         )
     layouts = tuple(map(_layout, given))

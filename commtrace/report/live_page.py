@@ -132,7 +132,7 @@ def _notes(snapshot: Snapshot) -> list[str]:
         notes.insert(0, "the folder has vanished; this is its last state")
     if snapshot.bytes_left:
         left = text_of_bytes(snapshot.bytes_left)
-        notes.insert(0, f"reading what was recorded before: {left} to go")
+        notes.insert(0, f"reading the earlier recording: {left} to go")
     return notes
 
 

@@ -165,7 +165,7 @@ def _of_pipelines(answers: Answers) -> WidePicture:
         PICTURES[OF_PIPELINES],
         "Pipeline",
         idle_summary(answers["pipeline_stages"]),
-        "Of the round of median length of the first pipeline; numbers are those of micro-batches. "
+        "Shown is the round of median length in the first pipeline; numbers are micro-batches. "
         "Table bubbles has the causes of all idle intervals, and pipeline_stages their sums and a "
         "better split of layers.",
     )

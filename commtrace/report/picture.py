@@ -89,8 +89,8 @@ def write_timeline(frames: Frames, path: Path, selection: Selection = WHOLE_RUN)
     )
     if not figure.layout.meta["single"]:
         note += (
-            f" More than {MAX_MARKS:,} waits and transfers are not drawn one by one: the height of"
-            " a colour is the share of its column's time. --steps or --window show single calls."
+            f" More than {MAX_MARKS:,} waits and transfers are not drawn individually: the height "
+            "of a colour is the share of its column's time. --steps or --window show single calls."
         )
     if any(trace.meta.get("is_merged") for trace in figure.data):
         note += (

@@ -104,7 +104,7 @@ class Recording(Views, Decorator):
             raise RecordingError(
                 "cannot continue this recording",
                 why="its file has been written",
-                attempt="create another one with commtrace.record(...)",
+                attempt="create another with commtrace.record(...)",
             )
         if not self._depth:
             self._begin()

@@ -107,7 +107,7 @@ _MEANINGS: dict[Check, str] = {
     _are_unlike_groups: "a list of groups, each with ranks as in '0,1' and a sentence",
     _is_step_count: "an integer of 1 or more",
     _is_segment: "an integer of 0 or more",
-    _are_totals: "a number of calls and one of operators",
+    _are_totals: "a number of calls and a number of operators",
     _are_steps: "a list of steps",
     _is_thread: "the number of a thread",
     _is_exit_code: "an exit code, or a negative signal",

@@ -298,7 +298,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         duplicate = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{duplicate[:60]!r} occurs twice in one object")
+        raise ValueError(f"{duplicate[:60]!r} occurs twice in the same object")
     return found
 
 

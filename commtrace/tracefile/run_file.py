@@ -199,7 +199,7 @@ def _version(document: Mapping[str, Any], summary: str) -> int:
             summary,
             found=f"version {version} of the format",
             why=f"this commtrace supports versions up to {FORMAT_VERSION}",
-            attempt="install the commtrace that recorded it, or a newer one",
+            attempt="install the commtrace that recorded it, or a newer version",
         )
     return version
 

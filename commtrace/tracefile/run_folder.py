@@ -147,5 +147,5 @@ def require_run_folder(folder: Path, summary: str) -> None:
             place=str(path),
             found=f"version {version} of the folder's format",
             why=f"this commtrace supports versions up to {_VERSION}",
-            attempt="install the commtrace that recorded it, or a newer one",
+            attempt="install the commtrace that recorded it, or a newer version",
         )

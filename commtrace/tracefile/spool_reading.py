@@ -165,7 +165,7 @@ def _check_first_line(data: bytes, summary: str) -> None:
             summary,
             found=f"version {int(version[:20])} of the format",
             why=f"this commtrace supports versions up to {FORMAT_VERSION}",
-            attempt="install the commtrace that recorded it, or a newer one",
+            attempt="install the commtrace that recorded it, or a newer version",
         )
     if FIRST_LINE.startswith(data):
         raise UnbegunSpoolError(summary, found=f"{len(data)} bytes", why=_KILLED, attempt=_OTHERS)

@@ -141,8 +141,8 @@ def _check(
         raise MeshError(
             "context_parallel",
             found=f"{mesh}",
-            why="a sequence is sharded along one axis",
-            hint='one axis of it: mesh["cp"], or several: mesh["dp", "cp"]._flatten()',
+            why="a sequence is sharded along a single axis",
+            hint='an axis of it: mesh["cp"], or several: mesh["dp", "cp"]._flatten()',
         )
     if len(buffers) != len(dims):
         raise PlacementError(
@@ -215,7 +215,7 @@ def _refuse_masks(flags: torch.Tensor, mask: torch.Tensor | None) -> None:
     if masked:
         raise UnsupportedAttentionError(
             "attention with a mask inside of context_parallel",
-            found=f"one on rank {', '.join(map(str, masked))} of the mesh's {len(flags)}",
+            found=f"a mask on rank {', '.join(map(str, masked))} of the mesh's {len(flags)}",
             why="the mask may refer to local or to full queries and keys",
             hint="is_causal=True, or attention of DTensors outside of it",
         )

@@ -93,7 +93,7 @@ def _one_each(layouts: Sequence[Layout] | None, values: Sequence[Any], what: str
         return [None] * len(values)
     if len(layouts) != len(values):
         raise LocalMapError(
-            f"{what} must have one entry for each flattened argument: {len(values)}, "
+            f"{what} must have an entry for each flattened argument: {len(values)}, "
             f"got {len(layouts)}"
         )
     for number, (value, layout) in enumerate(zip(values, layouts, strict=True)):
@@ -135,7 +135,7 @@ def _wrapped(result: Any, out_placements: Any, mesh: DeviceMesh, name: str) -> A
     layouts = out_placements if _is_per_result(out_placements) else (out_placements,)
     if len(layouts) != len(flat):
         raise LocalMapError(
-            f"out_placements of {name} must have one entry for each flattened result: "
+            f"out_placements of {name} must have an entry for each flattened result: "
             f"{len(flat)}, got {len(layouts)}"
         )
     made = [

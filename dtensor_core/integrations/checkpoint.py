@@ -114,7 +114,7 @@ def tensor_shard(self: DTensor, index: Any) -> torch.Tensor:
             return part
     raise PlacementError(
         f"the piece of {index.fqn} at {tuple(index.offset)}",
-        found=f"{self._spec.text}, of which this rank holds {boxes(self._spec)}",
+        found=f"{self._spec.text}; this rank holds {boxes(self._spec)}",
     )
 
 

@@ -41,7 +41,7 @@ def _refusing(original: Any) -> Any:
             raise RuleError(
                 "torch.cond of DTensors in a graph",
                 found="a predicate or operand that is a DTensor",
-                why="a graph holds both branches, and ranks may communicate in one of them only",
+                why="a graph holds both branches, and ranks may communicate in only one branch",
                 hint="call torch.cond outside of torch.compile, or select by torch.where",
             )
         return original(*args)

@@ -122,7 +122,7 @@ def _check(tensors: Sequence[Any], functions: Sequence[Any]) -> None:
         raise PlacementError(
             "flex_attention of DTensors on different meshes",
             found=", ".join(map(str, meshes)),
-            hint="distribute query, key and value over one mesh",
+            hint="distribute query, key and value over the same mesh",
         )
     for tensor in _held(functions):
         if isinstance(tensor, DTensor) or tensor.requires_grad:
@@ -130,7 +130,7 @@ def _check(tensors: Sequence[Any], functions: Sequence[Any]) -> None:
             raise PlacementError(
                 "flex_attention with a score_mod or mask_mod that holds a tensor",
                 found=tensor._spec.text if is_ours else f"a parameter of {tuple(tensor.shape)}",
-                why="these functions run on the numbers of one rank"
+                why="these functions run on the numbers of a single rank"
                 if is_ours
                 else "each rank would have the gradient of its own part of the scores",
                 hint="hold its full_tensor().detach()" if is_ours else "hold its detach()",

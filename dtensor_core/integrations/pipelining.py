@@ -165,7 +165,7 @@ def mesh_like(module: torch.nn.Module, names: tuple[str, ...], layout: Any) -> D
     raise MeshError(
         f"the mesh of a DTensor that a pipeline stage receives: axes {names}, {layout}",
         found=f"{len(fitting)} such meshes that include this rank",
-        why="a stage receives the layout of a DTensor, but the mesh is that of its own ranks",
+        why="a stage receives the layout of a DTensor, but the mesh consists of its own ranks",
         hint="pass get_mesh=lambda names, layout: mesh to PipelineStage",
     )
 

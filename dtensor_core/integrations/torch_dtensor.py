@@ -31,7 +31,7 @@ def patch(module: Any) -> None:
     def spec_of_number(self: Any, op: Any, tensor: Any, mesh: Any) -> Any:
         if isinstance(tensor, DTensor):
             raise MixedTensorError(
-                f"{op} of a DTensor of torch and one of dtensor_core",
+                f"{op} of a DTensor of torch and a DTensor of dtensor_core",
                 found=tensor._spec.text,
                 why="torch's DTensor is the first argument, so torch dispatches the call",
                 hint="pass the DTensor of dtensor_core first, or its full_tensor()",

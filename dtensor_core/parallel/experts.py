@@ -75,7 +75,7 @@ class ExpertParallel(LocalParameters):
             raise UnsupportedModuleError(
                 four_parts(
                     summary=f"{self} of a {type(module).__name__} over {ranks} ranks",
-                    found=f"sizes along dim 0 {numbers}, of which ranks get {owned}",
+                    found=f"sizes along dim 0 {numbers}; ranks get {owned}",
                     why="dim 0 of each parameter is the expert, and each rank needs at least one",
                     hint="apply the style to the module that owns the experts' parameters",
                 )

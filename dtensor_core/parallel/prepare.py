@@ -244,6 +244,6 @@ def _expect_as_many(what: str, given: Any, name: str, layouts: Any) -> None:
             four_parts(
                 summary=f"{name}={layouts}",
                 found=f"{len(given)} {what}; module {what} and {name} should have same length!",
-                hint="pass one layout for each, None for each tensor to leave unchanged",
+                hint="pass a layout for each, None for each tensor to leave unchanged",
             )
         )

@@ -203,7 +203,7 @@ def _check(model: Any, mesh: DeviceMesh, plan: Mapping[str, str]) -> None:
     unknown = sorted({*plan.values()} - {*known})
     wrong = {
         f"unknown styles: {', '.join(unknown)}": (unknown, f"one of {', '.join(known)}"),
-        f"a mesh of {mesh.ndim} axes": (mesh.ndim != 1, 'one of them, mesh["tp"] for instance'),
+        f"a mesh of {mesh.ndim} axes": (mesh.ndim != 1, 'an axis of it, mesh["tp"] for instance'),
         "no plan, and the model has none of its own": (
             not plan,
             'plan={"model.layers.*.mlp.up_proj": "colwise", ...}',
@@ -215,7 +215,7 @@ def _check(model: Any, mesh: DeviceMesh, plan: Mapping[str, str]) -> None:
                 four_parts(
                     summary=f"parallelize_pretrained of a {type(model).__name__}",
                     found=found,
-                    why="a plan maps names of modules to names of styles, along one axis",
+                    why="a plan maps names of modules to names of styles, along a single axis",
                     hint=hint,
                 )
             )
@@ -289,7 +289,7 @@ def _tie(places: Places) -> None:
                     f"{each.placements if isinstance(each, DTensor) else 'as a plain tensor'}"
                     for (module, name), each in zip(places, held, strict=True)
                 ),
-                why="a tied parameter is one tensor, which has one layout",
+                why="a tied parameter is a single tensor with a single layout",
                 hint="use styles that shard the weight in the same way, or untie the parameters",
             )
         )

@@ -36,7 +36,8 @@ def check_parts(local: torch.Tensor, spec: Spec, *, of_all: bool) -> None:
             four_parts(
                 summary=f"DTensor.from_local with shape={tuple(spec.shape)} as {spec.text}",
                 found=found,
-                why="the local tensors of all ranks must be the torch.chunk shards of one tensor",
+                why="the local tensors of all ranks must be the torch.chunk shards of the same "
+                "tensor",
                 hint="pass the shape of the full tensor; omit shape and stride if all shards are "
                 "equal",
             )
@@ -79,7 +80,7 @@ def check_alike(
                 summary="DTensor.from_local(run_check=True)",
                 found="Inconsistent tensor metadata across ranks: "
                 + "; ".join(f"{text} on ranks {where}" for text, where in ranks.items()),
-                why="the local tensors of all ranks must be shards of one tensor",
+                why="the local tensors of all ranks must be shards of the same tensor",
                 hint="use equal metadata on all ranks; for uneven shards pass shape and stride",
             )
         )

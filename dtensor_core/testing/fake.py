@@ -27,7 +27,7 @@ def fake_world(world_size: int, *, rank: int = 0) -> Iterator[None]:
     """
     if dist.is_initialized():
         raise RuntimeError(
-            "fake_world needs a process without a process group, and this one has a group of "
+            "fake_world needs a process without a process group, and this process has a group of "
             f"{dist.get_world_size()} ranks ({dist.get_backend()}); destroy it first"
         )
     if not 0 <= rank < world_size:

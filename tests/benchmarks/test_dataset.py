@@ -1,4 +1,4 @@
-"""The benchmark of datasets: its spools are those of the run, and its bars can be missed."""
+"""The benchmark of datasets: its spools belong to the run, and its bars can be missed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The count is that of the call's own instructions, and repeats exactly."""
+"""The count covers the call's own instructions, and repeats exactly."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def run_json(tmp_path: Path, _written_run: Path) -> Path:
 
 @pytest.fixture
 def silent_json(tmp_path: Path) -> Path:
-    """A trace of one rank that communicated nothing and recorded no operator."""
+    """A trace of a rank that communicated nothing and recorded no operator."""
     spools = tmp_path / "silent.spools"
     spools.mkdir()
     with (spools / spool_name(0)).open("wb") as stream:

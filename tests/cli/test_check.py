@@ -49,7 +49,7 @@ def test_a_fault_ends_with_code_1_and_is_explained(commtrace: Commtrace, broken_
         "  at train.py:7\n"
         "\n"
         "  parted  Rank 3 and rank 1 made the same calls from the same lines; only the\n"
-        "          element type of this one differs.\n"
+        "          element type of this call differs.\n"
     )
 
 
@@ -107,7 +107,7 @@ def test_a_file_that_is_no_trace_ends_with_code_3(commtrace: Commtrace, tmp_path
 
 @pytest.fixture
 def lonely_json(tmp_path: Path) -> Path:
-    """A trace of 300 ranks, of which only the first left a recording, of one call."""
+    """A trace of 300 ranks; only the first left a recording, of a single call."""
     facts = {"world_size": 300, "missing_ranks": list(range(1, 300))}
     alone = trace_of([call()], ranks=[rank_row(0)], groups=[group(ranks=range(300))], run=facts)
     return write_trace(alone, tmp_path / "lonely.json")
@@ -115,7 +115,7 @@ def lonely_json(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def mixed_json(tmp_path: Path) -> Path:
-    """A trace of 300 ranks, of which the last hundred reduce another type."""
+    """A trace of 300 ranks; the last hundred reduce another type."""
     types = {rank: "float32" if rank < 200 else "bfloat16" for rank in range(300)}
     rows = [call(rank=rank, id=0, seq=0, dtype=dtype) for rank, dtype in types.items()]
     return write_trace(trace_of(rows, num_ranks=300), tmp_path / "mixed.json")
@@ -150,7 +150,7 @@ def test_one_rank_and_one_call_are_named_in_the_singular(
 
 @pytest.fixture
 def unreduced_json(tmp_path: Path) -> Path:
-    """A trace of two ranks that do not reduce the gradient of one of two weights."""
+    """A trace of two ranks that reduce the gradient of only one of two weights."""
     torch.manual_seed(0)
     own = [torch.randn(4, 4) for _ in range(2)]
     rows = []

@@ -28,7 +28,7 @@ def some() -> list[tuple[dict[str, Any], torch.Tensor]]:
 
 @pytest.fixture
 def one(tmp_path: Path) -> Path:
-    """A run of one rank."""
+    """A run of a single rank."""
     return write_trace(trace_of_one(some()), tmp_path / "one.json")
 
 
@@ -40,7 +40,7 @@ def four(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def doubled(tmp_path: Path) -> Path:
-    """The same with one gradient four times as large."""
+    """The same with a gradient four times as large."""
     values = some()
     values[1] = (values[1][0], values[1][1] * 4)
     return write_trace(trace_of_shards(values, [Shard(0)], {"tp": 4}), tmp_path / "doubled.json")

@@ -18,7 +18,7 @@ from tests.commtrace.synthetic import write_synthetic_run
 
 @pytest.fixture
 def longer_json(tmp_path: Path) -> Path:
-    """The same run with one layer more."""
+    """The same run with an additional layer."""
     return write_synthetic_run(tmp_path / "longer.json", num_layers=3)
 
 
@@ -185,7 +185,7 @@ def test_json_and_csv_hold_every_place(
 
 
 def untimed(path: Path, *known: bool, **columns: int) -> Path:
-    """A trace of calls in modules of their own, some of which know the blocked time."""
+    """A trace of calls in separate modules; some know their blocked time."""
     calls = [
         call(id=n, seq=n, module=f"m{n}", **({"blocked_ns": 5} | columns if each else {}))
         for n, each in enumerate(known)
@@ -212,7 +212,7 @@ def test_a_time_that_only_one_run_knows_is_no_growth(commtrace: Commtrace, tmp_p
     none = untimed(tmp_path / "none.json", False, True, True)
     ended = commtrace("diff", base, none, "--fail-on-increase", "time", columns=None)
     assert ended.code == 2
-    assert "no place of which the baseline and none.json know an equal part" in ended.err
+    assert "no place where the baseline and none.json know an equal part" in ended.err
 
 
 def test_the_total_of_a_measure_is_over_the_places_that_both_runs_know(

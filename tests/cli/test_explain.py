@@ -1,4 +1,4 @@
-"""`commtrace explain`: one call's story, for people and for programs."""
+"""`commtrace explain`: the story of a call, for people and for programs."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.commtrace.analyze.rows import call, step, trace_of
 
 @pytest.fixture
 def wasteful_json(tmp_path: Path) -> Path:
-    """A trace of one rank that sends 20 small messages outside of its only module."""
+    """A trace of a rank that sends 20 small messages outside of its only module."""
     calls = [
         call(
             id=i, seq=i, step=0, at=100 * i, until=100 * i + 40, blocked_ns=40, payload_bytes=8,
@@ -58,7 +58,7 @@ def test_findings_have_their_cost_and_advice_and_unevaluated_rules_a_reason(
         "CPU).\n"
         "\n"
         "not evaluated: repeated_reduction. No reduction names the parameters of its\n"
-        "gradients (those of DistributedDataParallel and FSDP do), so repeated reductions\n"
+        "gradients (DistributedDataParallel's and FSDP's do), so repeated reductions\n"
         "cannot be identified.\n"
         "\n"
         "not evaluated: shared_cores. The trace does not state for how long ranks had no\n"
@@ -90,7 +90,7 @@ def test_the_step_that_savings_leave_out_is_named(
     commtrace: Commtrace, warming_up_json: Path
 ) -> None:
     ended = commtrace("findings", warming_up_json)
-    assert "Savings are those of steady steps: step 0 left out: 21 × the median." in ended.out
+    assert "Savings refer to steady steps: step 0 left out: 21 × the median." in ended.out
     assert "small_messages  could save 22.8 µs (38.0% of the steps)" in ended.out
 
 

@@ -1,4 +1,4 @@
-"""Runs that are recorded to a file: which of the file and its spools is read, and what is said."""
+"""Runs that are recorded to a file: which of the file and its spools is read, and the messages."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ NAME = "=evil\x1b]0;x\x07\u202e\n.json"
 _STRUCTURED = re.compile(r"[\d,;\[\]]*|\[\[.*")
 """Structured texts that a reader parses: lists of ranks, shapes, candidates."""
 _LISTED = {*PHASES, *ROLES, *HOST_EVENT_KINDS, "dtensor", "local"}
-"""Values enumerated by the schema: a trace with another one is refused as a whole."""
+"""Values enumerated by the schema: a trace with another value is refused as a whole."""
 
 
 def is_seen(text: str) -> bool:

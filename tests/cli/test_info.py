@@ -1,4 +1,4 @@
-"""`commtrace info`: the description of a trace, also of an incomplete one."""
+"""`commtrace info`: the description of a trace, even if incomplete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`commtrace merge`: spools of ranks become a run file that names what is missing."""
+"""`commtrace merge`: spools of ranks become a run file that names any missing parts."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_what_is_missing_or_foreign_is_reported_so(commtrace: Commtrace, tmp_pat
         "error: cannot read the trace nowhere\n"
         "  found: no such file or folder\n"
         "  why: a part of a run is a *.spool file, a run file, or a folder of those\n"
-        "  try: pass the folder of the run, RUN.comm, or that of an interrupted run, "
-        "run.json.spools\n",
+        "  try: pass the folder of the run, RUN.comm, or the spools of an interrupted "
+        "run, run.json.spools\n",
     )
     (tmp_path / "notes.json").write_text("[]")
     assert "  found: JSON of another format\n" in commtrace("merge", "notes.json").err

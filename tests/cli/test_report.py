@@ -149,7 +149,7 @@ BAD_TRACES = {
     newer: f"""error: cannot read the trace TRACE
   found: version {FORMAT_VERSION + 1} of the format
   why: this commtrace supports versions up to {FORMAT_VERSION}
-  try: install the commtrace that recorded it, or a newer one
+  try: install the commtrace that recorded it, or a newer version
 """,
     empty: """error: cannot read the trace TRACE
   found: an empty file

@@ -106,7 +106,7 @@ def test_rows_that_are_not_shown_are_counted(commtrace: Commtrace, run: Path) ->
         (["{run}", "SELECT 1", "-o", "x.txt"], "cannot tell the format"),
         (["{run}", "SELECT 1", "--json", "--csv"], "JSON and CSV"),
         (["{run}", "-f", "nowhere.sql"], "cannot read nowhere.sql"),
-        (["{run}", "DROP VIEW comm"], "one statement that selects"),
+        (["{run}", "DROP VIEW comm"], "a single statement that selects"),
         (["{run}", "SELECT sum(kind) FROM comm"], "cannot run"),
         (
             ["{run}", "SELECT count(*) FROM range(1000000000000)", "--seconds", "0.2"],

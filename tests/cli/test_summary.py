@@ -37,7 +37,7 @@ def first_calls(trace: Trace, num: int) -> Trace:
 
 
 def lines_of(text: str, title: str) -> list[list[str]]:
-    """Split the lines below a title, up to the next empty one, at runs of spaces."""
+    """Split the lines below a title, up to the next empty line, at runs of spaces."""
     lines = text.split(f"{title}")[1].split("\n")[1:]
     end = next(i for i, line in enumerate(lines) if not line.strip())
     return [line.replace(" kB", "kB").replace(" ms", "ms").split() for line in lines[:end]]

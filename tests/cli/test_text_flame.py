@@ -1,4 +1,4 @@
-"""The flame graph as lines: names, numbers, and bars below those of their parents."""
+"""The flame graph as lines: names, numbers, and bars below their parents' bars."""
 
 from __future__ import annotations
 

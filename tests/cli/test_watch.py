@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 def hanging(run: Run, num_ranks: int = 3) -> list[Rank]:
-    """Ranks, of which rank 1 has been missing from an all-reduce for 90 seconds."""
+    """Ranks; rank 1 has been missing from an all-reduce for 90 seconds."""
     ranks = run.start_all(num_ranks, **HERE)
     calls = [rank.issue() for rank in ranks]
     for rank, call in zip(ranks, calls, strict=True):

@@ -1,6 +1,6 @@
 """`commtrace watch` and real ranks: a hang, a killed rank, a mismatch, a straggler, dumps.
 
-Each test starts one program, has a deadline for every wait, and ends what it has started.
+Each test starts a program, has a deadline for every wait, and ends what it has started.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class _Rank:
 def write_synthetic_spools(
     folder: Path, *, world_size: int = 4, num_steps: int = 3, num_layers: int = 2
 ) -> Path:
-    """Write one spool per rank into `folder`, a batch per step, and return the folder."""
+    """Write a spool per rank into `folder`, a batch per step, and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for rank in range(world_size):
         with (folder / spool_name(rank)).open("wb") as stream:

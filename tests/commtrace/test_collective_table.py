@@ -23,7 +23,7 @@ def factor_of(formula: str, n: int) -> Fraction:
 
 
 def share_of(formula: str, n: int, distance: int) -> Fraction:
-    """Evaluate a formula, or that of a root and of others: `root: 0, others: 1`."""
+    """Evaluate a formula, or separate formulas of a root and of others: `root: 0, others: 1`."""
     if ":" in formula:
         (who, its), (_, rest) = (case.split(": ") for case in formula.split(", "))
         formula = its if distance == {"root": 0, "last": n - 1}[who] else rest

@@ -1,4 +1,4 @@
-"""Exit codes in words: those of signals say what may have sent them."""
+"""Exit codes in words: for signals, they say what may have sent them."""
 
 from __future__ import annotations
 

@@ -435,7 +435,8 @@ for _ in range(3):
 def test_processes_killed_under_load_leave_all_but_their_last_second(tmp_path: Path) -> None:
     """Three ranks are each killed at a random moment; the fourth never begins.
 
-    The second is one of the process's CPU time: without CPU time it cannot have written anything.
+    The second is measured in the process's CPU time: without CPU time it cannot have written
+    anything.
     """
     moments = [1 + random.random() * 2.5 for _ in range(3)]
     process = start(KILLED, tmp_path / "run.json")

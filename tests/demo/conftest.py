@@ -1,6 +1,6 @@
 """Fixtures that run the demo once for all tests, with the command that `make demo` runs.
 
-Workers of pytest-xdist share the runs: the first one that needs a run makes it.
+Workers of pytest-xdist share the runs: the first worker that needs a run makes it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def losses_in(output: str) -> list[float]:
 
 
 def recorded(mode: str, folder: Path) -> None:
-    """Record the training of one mode in a folder, unless another worker has done so."""
+    """Record the training of a mode in a folder, unless another worker has done so."""
     with FileLock(folder.with_suffix(".lock")):
         if folder.exists():
             return
@@ -90,7 +90,7 @@ def recorded(mode: str, folder: Path) -> None:
 
 @lru_cache
 def demo_in(folder: Path, mode: str) -> Demo:
-    """The training of one mode; kept, since its tests in several files alternate between modes."""
+    """The training of a mode; kept, since its tests in several files alternate between modes."""
     recorded(mode, folder)
     about = json.loads((folder / "about.json").read_text())
     return Demo(mode, folder / "run.json", **about, frames=load(folder / "run.json"))
@@ -98,7 +98,7 @@ def demo_in(folder: Path, mode: str) -> Demo:
 
 @pytest.fixture(scope="session", params=list(MODES))
 def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    """The training of one mode, recorded by `commtrace run`."""
+    """The training of a mode, recorded by `commtrace run`."""
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if hasattr(request.config, "workerinput") else own
     return demo_in(shared / f"demo-{request.param.replace(' ', '-')}", request.param)
@@ -106,7 +106,7 @@ def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="session")
 def single_process_losses() -> list[float]:
-    """The losses of the same training in one process."""
+    """The losses of the same training in a single process."""
     done = start(TRAIN_TP, "--single-process", *STEPS_OPTION)
     assert done.returncode == 0, done.stderr
     return losses_in(done.stdout)

@@ -1,11 +1,11 @@
-"""Communication of one step of examples/train_tp.py, derived by hand.
+"""Communication of a step of examples/train_tp.py, derived by hand.
 
-Notation: T ranks, B sequences of L tokens, D features, V bytes, N blocks. A call's shape is that of
-its payload: the tensor that all_reduce reduces, that all_gather gathers, that reduce_scatter
-scatters. A column-wise matrix takes the replicated activation and computes its shard of the
-features; a row-wise one takes its shard of the features and computes a partial sum. So a pair of
-both communicates twice: forward it reduces the partial sums, backward the partial gradients of the
-replicated activation that each rank's columns give.
+Notation: T ranks, B sequences of L tokens, D features, V bytes, N blocks. A call's shape is the
+shape of its payload: the tensor that all_reduce reduces, that all_gather gathers, that
+reduce_scatter scatters. A column-wise matrix takes the replicated activation and computes its shard
+of the features; a row-wise matrix takes its shard of the features and computes a partial sum. So a
+pair of both communicates twice: forward it reduces the partial sums, backward the partial gradients
+of the replicated activation that each rank's columns give.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WIRE_SHARES = {  # bytes that a rank sends in a ring, as a share of the payload:
 
 
 class Call(NamedTuple):
-    """One collective of one step."""
+    """A collective of a step."""
 
     phase: str
     module: str
@@ -67,8 +67,8 @@ def tensor_parallel() -> Iterator[Call]:
 def sequence_parallel() -> Iterator[Call]:
     """Calls with activations sharded along the sequence between pairs of matrices.
 
-    Each all-reduce becomes a reduce-scatter at the end of a pair and an all-gather at the beginning
-    of one, forward and backward, because the gradient has the layout of the activation.
+    Each all-reduce becomes a reduce-scatter at the end of a pair and an all-gather at the
+    beginning, forward and backward, because the gradient has the layout of the activation.
     """
     for table, shape in (("tok_embeddings", ACTIVATION), ("pos_embeddings", POSITIONS)):
         yield Call("forward", table, "reduce_scatter", shape)
@@ -113,9 +113,8 @@ def wire_bytes(kind: str, payload_bytes: int) -> int:
 def distributed_parameters() -> Iterator[tuple[str, tuple[int, ...]]]:
     """Collectives by which rank 0 distributes the parameters before the first step.
 
-    A sharded parameter is scattered, a replicated one broadcast. Those of norms stay as created,
-    alike
-    on all ranks, with and without sequence parallelism.
+    A sharded parameter is scattered, a replicated parameter broadcast. Those of norms stay as
+    created, alike on all ranks, with and without sequence parallelism.
     """
     hidden = 4 * D
     yield "scatter", (V, D)  # tok_embeddings

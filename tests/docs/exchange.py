@@ -14,7 +14,7 @@ _CODE = re.compile(r"`([^`]+)`")
 
 @dataclass(frozen=True, slots=True)
 class Documented:
-    """Statements of the page on one source.
+    """Statements of the page on a source.
 
     Attributes:
         columns: For each column, the text in code of its row: fields, and examples.

@@ -59,7 +59,7 @@ def on_gloo() -> Documents:
 
 
 def in_flight() -> Documents:
-    """Rank 0 waits in its second call; rank 1 lists none, and has enqueued one call only."""
+    """Rank 0 waits in its second call; rank 1 lists none, and has enqueued a single call."""
     first, second = Dump(0), Dump(1)
     for dump in (first, second):
         dump.call("all_reduce")

@@ -96,7 +96,7 @@ def without_proxy_records(lines: list[Line]) -> None:
 
 
 def once_more(lines: list[Line]) -> None:
-    """Write the transfer twice, with one number."""
+    """Write the transfer twice, with the same number."""
     lines.append(lines[2])
 
 
@@ -109,7 +109,8 @@ LOG_CASES = [
     Case("p2p", transfer(p2p="Recv"), {"last.kind": "recv", "last.native_op": "nccl:Recv"}),
     Case("id", header(id="0x77"), {"group": "0x77"}),
     Case("coll_sn", performance(coll_sn=77), {"seq": 77}),
-    Case("p2p_sn", once_more, {"lacks": "the number of an earlier one, which are left out: 1"}),
+    Case("p2p_sn", once_more,
+         {"lacks": "the number of an earlier operation, which are left out: 1"}),
     Case("p2p_peer", transfer(p2p_peer=1), {"last.peer": 1}),
     Case("coll_msg_size_bytes", performance(coll_msg_size_bytes=77),
          {"payload_bytes": 77, "wire_bytes": 77}),
@@ -171,7 +172,7 @@ def lines_of(layout: InspectorLayout, place: int, size: int = 2) -> list[Line]:
 
 
 def values_of_logs(folder: Path, case: Case, change: Change) -> dict[str, Any]:
-    """Columns of the first and the last call of the second process, and those of its group."""
+    """Columns of the first and the last call of the second process, and columns of its group."""
     folder.mkdir()
     for place in range(2):
         lines = lines_of(case.layout, place, case.size)
@@ -222,7 +223,7 @@ def half(**fields: Any) -> Change:
 
 
 def twin(second: str) -> Change:
-    """Add a communicator with the hash of the first one."""
+    """Add a communicator with the hash of the first."""
 
     def change(document: Any) -> None:
         first = document["communicators"][0]

@@ -1,4 +1,4 @@
-"""A class name or type alias of dtensor_core has one definition."""
+"""A class name or type alias of dtensor_core has a single definition."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def tensors(mesh: DeviceMesh) -> list[torch.Tensor]:
 
 
 def sending_twice_on_rank_1(part: str) -> Any:
-    """Return a backend whose partitioner repeats an all-gather in one graph of rank 1."""
+    """Return a backend whose partitioner repeats an all-gather in a graph of rank 1."""
 
     def partition(joint: Any, inputs: Any, **options: Any) -> Any:
         parts = min_cut_rematerialization_partition(joint, inputs, **options)

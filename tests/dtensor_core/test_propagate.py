@@ -73,7 +73,7 @@ def test_a_bias_joins_partial_sums_on_one_rank(mesh) -> None:
 
 
 def test_the_cheaper_argument_moves(mesh) -> None:
-    """Both arguments are sharded by rows: the small one is redistributed to match the large one."""
+    """Both arguments are sharded by rows: the smaller is redistributed to match the larger."""
     large, small = ((4096, 4096), (Shard(0), Replicate())), ((4096, 8), (Shard(0), Replicate()))
     placements, steps = decided(torch.mm, mesh, large, small)
     assert steps == ["mat2 all_gather dp"]
@@ -100,7 +100,7 @@ def test_a_cheap_move_is_not_paid_for_with_a_large_pending_sum(mesh) -> None:
 
 
 def test_a_pending_number_is_cheaper_than_gathering_both_arguments(mesh) -> None:
-    """It may have to be reduced later, but that costs only one message."""
+    """It may have to be reduced later, but that costs only a single message."""
     x, y = ((64, 64), (Replicate(), Shard(0))), ((64, 64), (Replicate(), Shard(1)))
     placements, steps = decided(torch.nn.functional.mse_loss, mesh, x, y)
     assert len(steps) == 1

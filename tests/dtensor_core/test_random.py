@@ -1,4 +1,4 @@
-"""Generators, seeds and states: torch's own calls have the meaning they have on one device."""
+"""Generators, seeds and states: torch's own calls have the meaning they have on a single device."""
 
 from __future__ import annotations
 

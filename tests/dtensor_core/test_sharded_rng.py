@@ -31,7 +31,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 
 class Grid:
-    """Minimal DeviceMesh for specs, seen from one coordinate."""
+    """Minimal DeviceMesh for specs, seen from a coordinate."""
 
     mesh_dim_names = None
     device_type = "cpu"

@@ -1,4 +1,4 @@
-"""Random numbers of shards equal those of one device, on a GPU; ranks are simulated."""
+"""Random numbers of shards match a single device, on a GPU; ranks are simulated."""
 
 from __future__ import annotations
 

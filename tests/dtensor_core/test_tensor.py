@@ -172,7 +172,7 @@ def test_a_user_may_not_make_partial_sums(mesh) -> None:
 
 def test_redistribute_stays_on_its_mesh(mesh) -> None:
     x = DTensor.from_local(torch.ones(4), mesh, [Shard(0)])
-    with pytest.raises(PlacementError, match="redistribution moves data within one mesh"):
+    with pytest.raises(PlacementError, match="redistribution moves data within a mesh"):
         x.redistribute(init_device_mesh("cpu", (2, 2)), [Replicate(), Replicate()])
     with pytest.raises(PlacementError, match="placements is needed for redistribute"):
         x.redistribute(mesh)
@@ -351,7 +351,7 @@ def test_a_training_step_keeps_every_optimizer_state_where_its_parameter_is(mesh
 
 
 def _refused_from_local(held: int, run_check: bool, shape: tuple[int, ...]) -> str | None:
-    """The error on a rank, of four, that holds `held` rows; None without one."""
+    """The error on a rank, of four, that holds `held` rows; None if there is no error."""
     mesh = kept_mesh((4,))
     try:
         DTensor.from_local(

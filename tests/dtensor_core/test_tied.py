@@ -1,4 +1,4 @@
-"""Parameters with several names stay one DTensor after all calls, plans and wrappers."""
+"""Parameters with several names stay a single DTensor after all calls, plans and wrappers."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_different_layouts_of_a_tied_parameter_are_refused(at_once: bool) -> Non
     assert str(caught.value) == (
         "head.weight as f32[12,8] axis0:S(0)\n"
         "  Found: embed.weight, the same parameter, as f32[12,8] axis0:S(1)\n"
-        "  Why: a tied parameter is one tensor, which has one layout\n"
+        "  Why: a tied parameter is a single tensor with a single layout\n"
         "  Try: give both names the same placements, or untie them before: "
         "module.weight = nn.Parameter(module.weight.detach().clone())"
     )

@@ -82,7 +82,7 @@ LOOKING: dict[str, tuple[Sequence[tuple[str, ...]], ...]] = {
     "flame TRACE": ([(), _TO_PAGE],),
     "timeline TRACE": ([(), _TO_PAGE], PARTS),
 }  # fmt: skip
-"""Commands that read a trace, and choices of options: one of each list, by chance."""
+"""Commands that read a trace, and choices of options, each drawn from a list by chance."""
 
 NUM_LOOKS = 4
 UNUSUAL = 0.5
@@ -103,7 +103,7 @@ class Case:
 
     @property
     def is_in_parts(self) -> bool:
-        """True if commands read the run as one that is larger than memory."""
+        """True if commands read the run as if it were larger than memory."""
         return self.kind == "dataset" and self.number % 4 > 0
 
     def write(self, folder: Path) -> list[tuple[str, ...]]:
@@ -114,7 +114,7 @@ class Case:
 
 
 def looks(trace: str, number: int, most: int = NUM_LOOKS) -> list[tuple[str, ...]]:
-    """Return some of the commands that read a trace; consecutive numbers give different ones."""
+    """Return some of the commands that read a trace; consecutive numbers give different sets."""
     first, chance, commands = number * most, random.Random(number), list(LOOKING)
     chosen = [commands[(first + place) % len(commands)] for place in range(most)]
     return [_command(chance, command, trace) for command in chosen]
@@ -164,7 +164,7 @@ _DATASET_FILES = (".parquet", ".parquet", ".parquet", ".json", ".arrow", ".npy")
 
 
 def _write_dataset(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
-    """Write a dataset and what analyses have prepared of it, with one file spoiled."""
+    """Write a dataset and what analyses have prepared of it, with a spoiled file."""
     sound = seeds().dataset
     suffix = chance.choice(_DATASET_FILES)
     spoiled = chance.choice(sorted(name for name in sound if name.endswith(suffix)))
@@ -178,7 +178,7 @@ def _write_dataset(chance: random.Random, folder: Path, number: int) -> list[tup
 
 
 def _spoil(chance: random.Random, run: Path, path: Path) -> None:
-    """Spoil a file of a dataset; mostly, checksums are those of the spoiled contents."""
+    """Spoil a file of a dataset; mostly, checksums match the spoiled contents."""
     is_kept, data = PREPARED in path.parts, path.read_bytes()
     content = data[: -SEAL.size] if is_kept else data
     if path.suffix == ".json" and chance.random() < 0.8:

@@ -41,7 +41,7 @@ CODES = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome of one command; `defect` is empty if there is none."""
+    """Outcome of a command; `defect` is empty if there is none."""
 
     kind: str
     number: int
@@ -182,7 +182,7 @@ def _baseline(name: str) -> int:
 
 @contextlib.contextmanager
 def _time_limit() -> Iterator[None]:
-    """Raise `_TooLong` at the limit of CPU time, or at five times that of elapsed time."""
+    """Raise `_TooLong` at the limit of CPU time, or at five times the limit of elapsed time."""
 
     def stop(number: int, frame: Any) -> None:
         raise _TooLong

@@ -117,7 +117,7 @@ def _nearby(chance: random.Random, number: float) -> Any:
 
 
 def _somewhere(chance: random.Random, value: Any) -> tuple[Any, Any]:
-    """Choose a container of the document and a key in it; deep ones are as likely."""
+    """Choose a container of the document and a key in it; deep containers are as likely."""
     holder, key = None, None
     while isinstance(value, (dict, list)) and value:
         holder = value

@@ -92,7 +92,7 @@ def _logs(run: Path, folder: Path) -> dict[str, bytes]:
 
 
 def _snapshots() -> dict[str, bytes]:
-    """Snapshots of NCCL RAS, in which a rank is behind and one is silent."""
+    """Snapshots of NCCL RAS, in which a rank is behind and another is silent."""
     found = {}
     for number in range(2):
         ranks = [ras_rank(0, AllReduce=7 + number), ras_rank(1, AllReduce=6)]

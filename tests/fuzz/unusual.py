@@ -118,7 +118,7 @@ def unusual_run(chance: random.Random) -> Trace:
 
 
 def unusual_spools(chance: random.Random) -> dict[str, bytes]:
-    """Create the spools of such a run, by name, on clocks of one host or of several."""
+    """Create the spools of such a run, by name, on clocks of a single host or of several."""
     trace = unusual_run(chance)
     rows = {name: list(trace.rows(name)) for name in ("comm", "ops", "steps")}
     ranks = sorted({row[0] for of_table in rows.values() for row in of_table}) or [0]
@@ -148,7 +148,7 @@ def _ordinary_run(chance: random.Random) -> Trace:
 
 
 def _a_column(chance: random.Random, tables: Tables) -> tuple[str, Column]:
-    """Choose a column of a table, more often one of calls."""
+    """Choose a column of a table, more often of calls."""
     name = chance.choice(("comm", "comm", *(name for name in tables if any(tables[name].values()))))
     return name, chance.choice(TABLES[name])
 
@@ -171,7 +171,7 @@ def _some_rows(chance: random.Random, table: Columns) -> list[int]:
 
 
 def _fill(chance: random.Random, tables: Tables) -> None:
-    """Set a column to one or a few other values in some rows."""
+    """Set a column to a few other values in some rows."""
     name, column = _a_column(chance, tables)
     legal = _values(column)
     pool = chance.sample(legal, min(chance.choice((1, 1, 2, 5)), len(legal)))
@@ -180,7 +180,7 @@ def _fill(chance: random.Random, tables: Tables) -> None:
 
 
 def _fill_all_of_a_unit(chance: random.Random, tables: Tables) -> None:
-    """Set all columns of one unit to the same value: no time passes, or nothing has a size."""
+    """Set all columns of a unit to the same value: no time passes, or nothing has a size."""
     unit = chance.choice((INSTANT, "ns", "bytes"))
     value = chance.choice((-1, 0, 1, 1 << 58, START_NS))
     for name, columns in TABLES.items():
@@ -233,7 +233,7 @@ def _lose(chance: random.Random, tables: Tables) -> None:
 
 
 def _lose_a_rank(chance: random.Random, tables: Tables) -> None:
-    """Remove a rank, or all others, from the tables that have it, or from one of them."""
+    """Remove a rank, or all others, from all tables that have it, or from a single table."""
     known = [rank for table in tables.values() for rank in table.get("rank", ())] or [0]
     rank, is_alone = chance.choice(known), chance.random() < 0.5
     having = [name for name in tables if "rank" in tables[name]]

@@ -2,7 +2,7 @@
 
     python -m tests.fuzz.worker SEED MEMORY_BYTES < numbers
 
-It announces each case before it begins, so that the reader knows which one crashed or hung it.
+It announces each case before it begins, so that the reader knows which case crashed or hung it.
 """
 
 from __future__ import annotations

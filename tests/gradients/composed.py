@@ -1,8 +1,9 @@
 """A step of data, tensor and sequence parallelism by hand, with faults of their composition.
 
-The faults are mechanisms of the audit of Megatron-LM in issue 7452: what is right for one kind of
-parallelism is wrong between two of them. Ranks of `dp` have parts of the batch [B, L, D], and those
-of `tp` parts of the sequence outside of the decoder, and of the heads and the vocabulary inside.
+The faults are mechanisms of the audit of Megatron-LM in issue 7452: code that is right for one kind
+of parallelism is wrong between two of them. Ranks of `dp` have parts of the batch [B, L, D], and
+ranks of `tp` parts of the sequence outside of the decoder, and of the heads and the vocabulary
+inside.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Faults = frozenset[str]
 
 
 class Ranks:
-    """The mesh of a rank, or one device without a mesh."""
+    """The mesh of a rank, or a single device without a mesh."""
 
     def __init__(self, mesh: Any = None) -> None:
         self.mesh = mesh
@@ -51,7 +52,7 @@ class Ranks:
         return total
 
     def joined(self, x: torch.Tensor, axis: str, dim: int) -> torch.Tensor:
-        """Return the parts of the ranks of an axis, one after the other."""
+        """Return the parts of the ranks of an axis, in order."""
         if self.mesh is None:
             return x
         parts = [torch.empty_like(x) for _ in range(self.size(axis))]
@@ -60,7 +61,7 @@ class Ranks:
 
 
 class _Moved(torch.autograd.Function):
-    """A function of ranks, and another one for the gradient."""
+    """A function of ranks, and another for the gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, forward: Any, backward: Any) -> torch.Tensor:
@@ -73,7 +74,7 @@ class _Moved(torch.autograd.Function):
 
 
 def moved(x: torch.Tensor, forward: Any, backward: Any) -> torch.Tensor:
-    """Return a function of a tensor, whose gradient is that of another function."""
+    """Return a function of a tensor, whose gradient comes from another function."""
     return _Moved.apply(x, forward, backward)  # type: ignore[no-any-return]
 
 
@@ -89,7 +90,7 @@ class Piece(nn.Module):
         self.ranks, self.faults = ranks, faults
 
     def axis(self, fault: str) -> str:
-        """Return the axis of a group, which is that of the data in a fault."""
+        """Return the axis of a group, which is the axis of the data in a fault."""
         return "dp" if fault in self.faults else "tp"
 
 
@@ -104,7 +105,7 @@ class Scatter(Piece):
 
 
 class Decoder(Piece):
-    """Heads with a norm of one weight for all of them, and a sink of each."""
+    """Heads with a norm of a single weight for all of them, and a sink of each."""
 
     def __init__(self, ranks: Ranks, faults: Faults) -> None:
         super().__init__(ranks, faults)
@@ -128,7 +129,7 @@ class Decoder(Piece):
 
 
 class Gather(Piece):
-    """The whole sequence, of which each rank computes the rest: a gradient is split."""
+    """The whole sequence, from which each rank computes the rest: a gradient is split."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return [B, L, D] of [B, L / tp, D]."""
@@ -181,7 +182,7 @@ class Loss(Piece):
 
 
 class Model(nn.Module):
-    """The pieces one after the other."""
+    """The pieces in order."""
 
     def __init__(self, ranks: Ranks, faults: Faults) -> None:
         super().__init__()
@@ -265,6 +266,6 @@ def _train(is_parallel: bool, faults: Faults, path: Path) -> None:
 
 
 def recorded(*faults: str, is_parallel: bool = True) -> Frames:
-    """Return a recorded step on four ranks, or on one device."""
+    """Return a recorded step on four ranks, or on a single device."""
     program = partial(_train, is_parallel, frozenset(faults))
     return run_of(program, NUM_RANKS if is_parallel else 0)

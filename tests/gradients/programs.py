@@ -1,4 +1,4 @@
-"""A data- and tensor-parallel step that reduces by hand, with one fault or none."""
+"""A data- and tensor-parallel step that reduces by hand, with a fault or none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUM_RANKS, WIDTH, NUM_STEPS = 4, 8, 2
 
 
 class Model(nn.Module):
-    """A layer, a norm and a head, of which experts and sequence-parallel parts have copies."""
+    """A layer, a norm and a head; experts and sequence-parallel parts have copies."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,10 +43,10 @@ class Model(nn.Module):
 
 @dataclass
 class Step:
-    """A training step on one rank, in parts that faults replace.
+    """A training step on a rank, in parts that faults replace.
 
-    `dp` ranks have data of their own, and so have `tp` ranks: those of one sequence. Each tp rank
-    has an expert of its own.
+    `dp` ranks have data of their own, and so have `tp` ranks, but of the same sequence. Each tp
+    rank has an expert of its own.
     """
 
     model: Model
@@ -65,7 +65,7 @@ class Step:
         return loss.detach()
 
     def is_expert(self, name: str) -> bool:
-        """Return whether a parameter is that of the rank's own expert."""
+        """Return whether a parameter belongs to the rank's own expert."""
         return name.startswith("expert")
 
     def reduce(self, name: str, gradient: torch.Tensor) -> None:
@@ -142,5 +142,5 @@ Change = Callable[..., Any]
 
 
 def with_(**methods: Change) -> type[Step]:
-    """Return a step of which some methods are replaced."""
+    """Return a step with some methods replaced."""
     return type("Faulty", (Step,), methods)

@@ -1,4 +1,4 @@
-"""Several clippings of one step, and parameters whose equal values do not make them replicas."""
+"""Several clippings of a step, and parameters whose equal values do not make them replicas."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_each_clipping_is_judged_by_its_own_norm(fault: bool, tmp_path: Path) ->
 
 
 class Heads(nn.Module):
-    """The heads of one rank, with a factor for each head that begins as one."""
+    """The heads of a rank, with a factor for each head that begins as 1."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -77,5 +77,5 @@ def test_a_norm_without_the_sinks_of_other_ranks_is_named() -> None:
     assert set(table.loc[table["what"] == "gradient", "state"]) == {"right"}
     assert set(norm["state"]) == {"missing"}
     assert norm["is_fault"].all()
-    text = "as if all parts of decoder.sink but that of rank 0 are left out"
+    text = "as if all parts of decoder.sink but rank 0's are left out"
     assert norm["explanation"].str.endswith(text).all()

@@ -1,4 +1,4 @@
-"""Wrong reductions that are injected in a program are found in one recording of it."""
+"""Wrong reductions that are injected in a program are found in a single recording of it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ WIDTH, PERIOD, NUM_STEPS = 8, 2, 4
 
 
 def averaged(model: nn.Module, how: str) -> None:
-    """Average the parameters: one by one, as one flat tensor, or their first one alone."""
+    """Average the parameters: each alone, as a flat tensor, or only the first."""
     own = list(model.parameters())
     if how == "flat":
         flat = torch.cat([each.detach().flatten() for each in own])

@@ -110,7 +110,7 @@ def _train(reduce: Reduce, folder: str) -> None:
 
 
 def _backward(model: Any, stage: int, words: torch.Tensor, targets: torch.Tensor) -> None:
-    """Compute the gradients of a stage; neighbours in rank are stages of one pipeline."""
+    """Compute the gradients of a stage; neighbours in rank are stages of a pipeline."""
     rank = dist.get_rank()
     if stage == 0:
         hidden = model(words)

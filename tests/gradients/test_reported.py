@@ -1,7 +1,7 @@
 """Faults that users of other libraries reported, rebuilt as small programs on gloo ranks.
 
-Each has the mechanism of a report in the program of `programs`, and is found in one recording, with
-the parameter or scalar, and the axis or factor.
+Each has the mechanism of a report in the program of `programs`, and is found in a single recording,
+with the parameter or scalar, and the axis or factor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXPERT = {"expert.weight"}
 
 
 class LossOfOneAxis(Step):
-    """The printed loss is summed over tp, of which its layout says that it is partial, alone."""
+    """The printed loss is summed over tp alone, along which its layout says that it is partial."""
 
     def report(self, loss: torch.Tensor) -> None:
         dist.all_reduce(loss, group=self.group("tp"))
@@ -30,7 +30,7 @@ class LossOfOneAxis(Step):
 
 
 class AveragedTwice(Step):
-    """The library averages over dp what is divided by the number of all samples already."""
+    """The library averages over dp a sum that is divided by the number of all samples already."""
 
     def reduce(self, name: str, gradient: torch.Tensor) -> None:
         super().reduce(name, gradient)
@@ -56,7 +56,7 @@ class NormOfReplicas(Step):
 
 
 class LocalAtTheBorder(Step):
-    """A tensor that leaves a tensor-parallel region as a local one loses its sum over tp."""
+    """A tensor that leaves a tensor-parallel region as a local tensor loses its sum over tp."""
 
     def reduce(self, name: str, gradient: torch.Tensor) -> None:
         if name.startswith("norm"):

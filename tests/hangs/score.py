@@ -7,13 +7,13 @@
 Each program is run on gloo ranks with a time-out and watched meanwhile. Its answer was written
 before it was run: who did something else, its line, where others wait, and the branch. It is
 
-    right     the blamed ranks, both lines and the branch, if there is one, are named
+    right     the blamed ranks, both lines and the branch, if any, are named
     either    likewise, but the branch is one of two statements that are named
     half      the blamed ranks are right, or in doubt
     missed    there is no fault, or no recording
     wrong     a fault blames other ranks without a doubt
 
-A healthy program has no fault and no alarm. The exit code is 1 if one blames wrongly.
+A healthy program has no fault and no alarm. The exit code is 1 if any blames wrongly.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ENDS_AFTER_S = 400
 
 
 def answers(names: list[str]) -> list[dict[str, Any]]:
-    """Answers of the programs whose folders begin with one of some names; of all without names."""
+    """Answers of the programs whose folders begin with any of some names; of all without names."""
     known = json.loads((PROGRAMS / "answers.json").read_text("utf-8"))
     return [each for each in known if not names or each["file"].startswith(tuple(names))]
 
@@ -172,7 +172,7 @@ def judged(answer: dict[str, Any], frames: Frames) -> tuple[str, str]:
 
 
 def scored(answer: dict[str, Any], folder: Path, *, timeout_s: int, detail: str) -> tuple[str, str]:
-    """Run a program, print its line, and return the score of `check`, and that of the alarm."""
+    """Run a program, print its line, and return the scores of `check` and of the alarm."""
     if detail == DUMPS:
         dumps, alarm = dumps_of(answer, folder, timeout_s=timeout_s), "-"
         made = import_trace(dumps) if dumps else None

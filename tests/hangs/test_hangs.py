@@ -1,6 +1,6 @@
 """Causes of hangs on real gloo ranks: each is named with its rank, its line and its cause.
 
-Each program makes the ranks part on one line; `check` must find that line, whatever call the ranks
+Each program makes the ranks part on a line; `check` must find that line, whatever call the ranks
 hang in, from the recording, and as far as they show it from the dumps of gloo's flight recorder. A
 program has a deadline and kills its ranks itself (see `programs`).
 """

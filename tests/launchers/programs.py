@@ -91,7 +91,7 @@ def run_ranks(
 ) -> Ended:
     """Run a command as each of two ranks, as torchrun does, but without its agent.
 
-    The code is that of a rank that failed, or 0.
+    The code comes from a rank that failed, or is 0.
     """
     port = str(free_ports(1))
     ranks = [

@@ -1,4 +1,4 @@
-"""Processes that the variable COMMTRACE records, and those of which it records nothing."""
+"""Processes that the variable COMMTRACE records, and processes that it does not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Folders that cannot be written, or not for long: the program is unharmed, and what is missing is
-said."""
+"""Folders that cannot be written, or not for long: programs are unharmed, and any loss is named."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP OverSubscribe=FORCE:8
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Variables with which Slurm's commands find a cluster of one node."""
+    """Variables with which Slurm's commands find a cluster of a single node."""
     missing = [name for name in PROGRAMS if not shutil.which(name)]
     if missing:
         pytest.skip(f"there is no {missing[0]}; Debian's packages slurm-wlm and munge have it")

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def agent(node: int, port: int, *options: str, address: str = "127.0.0.1") -> list[str]:
-    """The command of one of two agents, each with one rank."""
+    """The command of one of two agents, each with a single rank."""
     return [
         *TORCHRUN, "--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "1",
         "--master-addr", address, "--master-port", str(port), *options,

@@ -8,7 +8,7 @@ ranks that are threads; the operators are spread over the machine's cores. A lin
     4 pass within rounding only
 
 An operator is untried if none of its samples has a tensor, or if it lacks the variant of the run. A
-combination is one call in one layout. A refused one raises an error that is expected of DTensors,
+combination is a call in a layout. A refused call raises an error that is expected of DTensors,
 see `refusals`. A combination that passes within rounding only exceeds the OpInfo's tolerance, but
 not the rounding error of torch's own result, see `judge`. Samples that are sparse, nested or
 quantised, have no tensor, or fail in torch itself are left out and counted. Exits with 1 if values

@@ -47,10 +47,10 @@ Call = Callable[[Any, Any, int], list[Any]]
 
 @dataclass
 class Case:
-    """One call of an OpInfo.
+    """A call of an OpInfo.
 
     Attributes:
-        leaves: Leaves of the arguments, some of which are tensors.
+        leaves: Leaves of the arguments; some are tensors.
         expected: Leaves of the result on full tensors.
         seconds: Time that torch takes for the call.
     """
@@ -259,7 +259,7 @@ def _has_dtensors(values: Any) -> bool:
 
 
 def _backward(info: Any) -> Call | None:
-    """Backward variant: the results, and the gradients of all inputs that require one."""
+    """Backward variant: the results, and the gradients of all inputs that require them."""
     if not info.supports_autograd:
         return None
 

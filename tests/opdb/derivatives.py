@@ -33,7 +33,7 @@ def one_level() -> Iterator[None]:
 
 
 def of_operator(op: Function, args: Any, kwargs: Any, derive: Function, turn: int) -> list[Any]:
-    """Return the derivatives of an operator with respect to the arguments that require one."""
+    """Return an operator's derivatives with respect to the arguments that require gradients."""
     leaves, structure = tree_flatten((args, kwargs))
     places = [
         place

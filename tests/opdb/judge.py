@@ -1,13 +1,13 @@
 """Compare the results of every rank with torch's results on the full tensors.
 
-A result is right if it is within the tolerance of the OpInfo, or that of the dtype. Ranks round
+A result is right if it is within the tolerance of the OpInfo or of the dtype. Ranks round
 their sums in another order, however. Where large terms cancel, or a system is ill-conditioned, the
 error can exceed such a tolerance. A result outside of it is right as well in two cases:
 
-- It is within the tolerance of the result in wider numbers, so that torch's own is the one off.
+- It is within the tolerance of the result in wider numbers, so that torch's own result is off.
 - It is no farther from that result than the sum of torch's own error and the effect of rounding
   on torch's result (`nudges`), in both the largest element and the Euclidean norm, and half of
-  the digits are beyond doubt. Where all may be in doubt, as those of a derivative that is 0, the
+  the digits are beyond doubt. Where all may be in doubt, as for a derivative that is 0, the
   ranks' results in wider numbers must be torch's.
 
 A wrong rule omits a rank's part or counts it twice, which is off by orders of magnitude. The
@@ -60,7 +60,7 @@ def difference(
     results: Sequence[Sequence[Any]],
     agrees_in_wide: Callable[[], bool] = lambda: False,
 ) -> tuple[str, bool]:
-    """Compare the ranks' results with the expected ones.
+    """Compare the ranks' results with the expected results.
 
     Args:
         case: The call.

@@ -17,7 +17,7 @@ Layouts = tuple[tuple[Placement, ...], ...]
 
 
 def placements_of(tensor: torch.Tensor, run: Run, axis_size: int) -> Iterator[Placement]:
-    """Yield the placements of a tensor on one mesh axis that a run tries."""
+    """Yield the placements of a tensor on a mesh axis that a run tries."""
     yield Replicate()
     for dim, size in enumerate(tensor.shape):
         if run.uneven or (size > 0 and size % axis_size == 0):
@@ -77,7 +77,7 @@ def laid_out(
 
 
 def _placement_of(kit: Any, placement: Placement | None) -> Any:
-    """Convert a placement to that of another kit; None is Replicate."""
+    """Convert a placement to another kit's; None is Replicate."""
     if isinstance(placement, Partial):
         return kit.Partial(placement.reduce_op)
     dim = None if placement is None else placement.sharded_dim

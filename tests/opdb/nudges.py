@@ -25,7 +25,7 @@ class Nudging(TorchDispatchMode):
         self._chance = torch.Generator().manual_seed(seed)
 
     def nudged(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Move each number, or part of a complex one, to a neighbour.
+        """Move each number, or part of a complex number, to a neighbour.
 
         Keeps 0, 1 and -1, which serve as labels, masks and constants, and the zeros and shapes of
         forward-mode differentiation, which have no memory.

@@ -41,7 +41,7 @@ _SLOWER = 2
 
 @dataclass
 class Tally:
-    """Outcomes of the combinations of one operator, and the samples that were left out."""
+    """Outcomes of the combinations of an operator, and the samples that were left out."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Tally:
 
 
 def scan(info: Any, run: Run, *, samples: int, combinations: int) -> Tally:
-    """Run one operator on at most `samples` samples, in at most `combinations` layouts each."""
+    """Run an operator on at most `samples` samples, in at most `combinations` layouts each."""
     tally = Tally()
     chooser = random.Random(0)
     # torch's own function captures a stack per device type, which takes half as long as a call.
@@ -122,7 +122,7 @@ def _on_ranks(case: Case, run: Run, layout: Layouts, turn: int) -> Sequence[Any]
 
 
 def deadline_s(case: Case, run: Run) -> float:
-    """Return the time for all ranks, which may have one core: each may call the full kernels."""
+    """Return the time for all ranks, which may share one core: each may call the full kernels."""
     return DEADLINE_S + _SLOWER * torch.Size(run.mesh).numel() * case.seconds
 
 

@@ -71,7 +71,7 @@ class Limits:
 
 @dataclass
 class Outcomes:
-    """Outcomes of the spoiled calls of one operator, and texts of those that are not alike."""
+    """Outcomes of the spoiled calls of an operator, and texts of those that are not alike."""
 
     counts: Counter[str] = field(default_factory=Counter)
     texts: list[tuple[str, str]] = field(default_factory=list)
@@ -101,7 +101,7 @@ def outcomes(info: Any, limits: Limits) -> Outcomes:
 
 
 def _from(begin: Place, info: Any, limits: Limits, found: Outcomes) -> Place | None:
-    """Make the calls from a place on; returns where to go on if one has ended the process."""
+    """Make the calls from a place on; returns where to go on if a call has ended the process."""
     context = get_context("fork")
     here, there = context.Pipe(duplex=False)
     child = context.Process(target=_send_outcomes, args=(there, begin, info, limits))
@@ -184,13 +184,13 @@ def _is_refused(case: Case, leaves: list[Any]) -> bool:
 
 
 def _run(case: Case, leaves: list[Any], make: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Call torch with tensors that `make` makes of those of the leaves."""
+    """Call torch with tensors that `make` makes of the leaves' tensors."""
     made = [make(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     case.run(*case.arguments(made), 0)
 
 
 def outcome(case: Case, leaves: list[Any], layout: Layouts) -> tuple[str, str]:
-    """Make one call on all ranks, and a collective behind it; return the outcome and its text."""
+    """Make a call on all ranks, and a collective behind it; return the outcome and its text."""
     found, text = _made(case, leaves, layout)
     if found in (PARTED, HANGS):
         found = found if _is_about_metadata(case, leaves) else VALUES
@@ -301,7 +301,7 @@ def main() -> int:
 
 
 def _of_number(number: int, limits: Limits) -> tuple[str, Outcomes]:
-    """Scan one operator of the database, in a process of the pool."""
+    """Scan an operator of the database, in a process of the pool."""
     info = database()[number]
     return f"{info.name} {info.variant_test_name}".strip(), outcomes(info, limits)
 

@@ -1,4 +1,4 @@
-"""Calls that torch may refuse, made of calls that it accepts: one argument of a case is spoiled.
+"""Calls that torch may refuse, made of calls that it accepts: an argument of a case is spoiled.
 
 Used by `spoiled`, which calls torch and DTensors with the same arguments.
 """

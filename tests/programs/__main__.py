@@ -1,7 +1,7 @@
-"""`python -m tests.programs [--count N]`: random programs on a mesh against one device.
+"""`python -m tests.programs [--count N]`: random programs on a mesh against a single device.
 
 Prints the composition of the programs, by family of rules and by operator of torch's database, and
-each failure, shrunk, as a script that can be run. Exits with 1 if there is one.
+each failure, shrunk, as a script that can be run. Exits with 1 if any program fails.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RARE = 5
 
 
 def main() -> int:
-    """Run the programs that the command line asks for; returns 1 if one fails."""
+    """Run the programs that the command line asks for; returns 1 if any fails."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=20_000, help="how many programs")
     parser.add_argument("--start", type=int, default=0, help="the first seed")

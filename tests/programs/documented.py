@@ -1,4 +1,4 @@
-"""Errors and values of DTensors that differ from one device's, all of them documented.
+"""Errors and values of DTensors that differ from a single device's, all of them documented.
 
 A statement that raises such an error on all ranks alike is removed from its program, and counted.
 A program whose values differ is compared again without the statements documented to differ.

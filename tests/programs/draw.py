@@ -1,7 +1,7 @@
 """Random choices under constraints: a tensor with a property, a partner for it, a dim, a layout.
 
-A `Draw` holds the tensors of an unfinished program with their values on one device. If no tensor
-of the program fits, a new one is created.
+A `Draw` holds the tensors of an unfinished program with their values on a single device. If no
+tensor of the program fits, a new one is created.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Draw:
         return self.dice.choices(_SIZES, _SIZE_WEIGHTS)[0]
 
     def shape(self, ndim: int) -> tuple[int, ...]:
-        """Choose a shape with few elements; often one common in torch's operator database."""
+        """Choose a shape with few elements; often one from torch's operator database."""
         usual = [shape for shape in _SHAPES if len(shape) == ndim]
         if usual and self.chance(0.4):
             return self.one_of(usual)
@@ -85,7 +85,7 @@ class Draw:
     def tensor(
         self, fits: Callable[[torch.Tensor], bool] = lambda _: True, *, ndim: int | None = None
     ) -> str:
-        """Choose a tensor of numbers that fits, newer ones more often; create one if none does."""
+        """Choose a tensor of numbers that fits, newer ones more often; create one if none fits."""
         found = [
             name
             for name, value in self.tensors().items()
@@ -99,12 +99,12 @@ class Draw:
                 return self.new(shape)
 
     def of_dtype(self, *dtypes: torch.dtype) -> str | None:
-        """Choose a tensor of the program with one of these dtypes."""
+        """Choose a tensor of the program with any of these dtypes."""
         found = [name for name, value in self.tensors().items() if value.dtype in dtypes]
         return self.dice.choice(found) if found else None
 
     def is_usual(self, value: torch.Tensor) -> bool:
-        """True for floating tensors, and for those of the program's dtype."""
+        """True for floating tensors, and for tensors of the program's dtype."""
         return value.is_floating_point() or value.dtype is self.dtype
 
     def new(self, shape: Sequence[int], dtype: torch.dtype | None = None, high: int = 5) -> str:
@@ -154,7 +154,7 @@ class Draw:
         return given.name
 
     def layout(self, ndim: int, dtype: torch.dtype, *, pending: bool) -> tuple[Placement, ...]:
-        """Choose placements for a tensor; all partial ones have the same reduction."""
+        """Choose placements for a tensor; all Partials have the same reduction."""
         strided = [
             _StridedShard(self.dice.randrange(ndim), split_factor=self.one_of((2, 2, 3)))
             for _ in range(1 if ndim and self.chance(0.2) else 0)
@@ -167,7 +167,7 @@ class Draw:
         return tuple(self.dice.choices(choices, weights)[0] for _ in self.mesh_shape)
 
     def partner(self, name: str) -> str:
-        """Choose a floating tensor that broadcasts with this one."""
+        """Choose a floating tensor that broadcasts with this tensor."""
         shape = self.values[name].shape
         found = [
             other
@@ -179,17 +179,17 @@ class Draw:
         return self.new(self.reduced(shape))
 
     def reduced(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Choose a shape that broadcasts to this one."""
+        """Choose a shape that broadcasts to this shape."""
         kept = shape[self.dice.randrange(len(shape) + 1) if self.chance(0.3) else 0 :]
         return tuple(1 if self.chance(0.2) else size for size in kept)
 
     def dim(self, name: str) -> int:
-        """Choose a dimension of a tensor that has one, counted from either end."""
+        """Choose a dimension of a tensor that has any, counted from either end."""
         ndim = self.values[name].ndim
         return self.dice.randrange(-ndim, ndim)
 
     def dims(self, name: str) -> list[int]:
-        """Choose one or more dimensions of a tensor that has some."""
+        """Choose some dimensions of a tensor that has any."""
         ndim = self.values[name].ndim
         return sorted(self.dice.sample(range(ndim), self.dice.randint(1, ndim)))
 

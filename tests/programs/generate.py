@@ -1,4 +1,4 @@
-"""Generate a program from a seed: draw statements until one device accepts enough of them.
+"""Generate a program from a seed: draw statements until a single device accepts enough of them.
 
 A statement is accepted if it runs, and if its results are not too large, finite (in programs
 without special values) and stable. Stable means that inputs perturbed by more than another order
@@ -139,7 +139,7 @@ class _Making:
         return None
 
     def try_operator(self, name: str) -> bool:
-        """Add a call of an operator of the database, if one is accepted."""
+        """Add a call of an operator of the database, if any is accepted."""
         for _ in range(3):
             try:
                 reason = self.try_code(sampled_call(self.draw, name))
@@ -284,7 +284,7 @@ class _Making:
 
 
 def narrowest(tensors: Iterable[torch.Tensor]) -> torch.dtype:
-    """The least precise floating type among tensors; a complex one counts as that of its parts."""
+    """The least precise floating type among tensors; a complex type counts as its parts' type."""
     kinds = {each.dtype.to_real() if each.is_complex() else each.dtype for each in tensors}
     found = [dtype for dtype in PRECISIONS if dtype in kinds]
     return max(found, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float64)

@@ -2,7 +2,7 @@
 
 `values` are "normal": numbers that a nudge moves; "exact": multiples of 1/4, whose bits do not
 depend on the order of summation; or "special": exact, with infinities, nan and zeros of both signs
-among them. `memory` is the tensor's memory layout on one device: "dense", "permuted", "gapped"
+among them. `memory` is the tensor's memory layout on a single device: "dense", "permuted", "gapped"
 (every second element of something larger, not from its beginning) or "expanded" (one dim of
 stride 0). A `sample` is a tensor of torch's operator database instead.
 """

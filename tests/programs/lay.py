@@ -18,7 +18,7 @@ from tests.programs.given import Given, placements_of
 
 
 class Mismatch(AssertionError):
-    """A result that differs from that of one device."""
+    """A result that differs from a single device's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def lay(given: Given, mesh: Any) -> DTensor:
 def _part(
     full: torch.Tensor, placement: Placement, ranks: int, coord: int, seed: int
 ) -> torch.Tensor:
-    """Local part of one coordinate on one axis."""
+    """Local part of a coordinate on an axis."""
     if isinstance(placement, Shard):
         pieces = full.chunk(ranks, placement.dim)
         return pieces[coord] if coord < len(pieces) else full.narrow(placement.dim, 0, 0)
@@ -81,7 +81,7 @@ def _part(
 
 
 def _partial_value(full: torch.Tensor, op: str, ranks: int, coord: int, seed: int) -> torch.Tensor:
-    """Partial value of one coordinate: small numbers, and on the first coordinate the rest."""
+    """Partial value of a coordinate: small numbers, and on the first coordinate the rest."""
     dice = torch.Generator().manual_seed(seed)
     noise = [torch.randint(1, 4, full.shape, generator=dice).to(full.dtype) for _ in range(ranks)]
     if op in ("max", "min"):
@@ -104,7 +104,8 @@ def summed(tensor: torch.Tensor) -> torch.Tensor:
 def redistribute(tensor: torch.Tensor, text: str) -> torch.Tensor:
     """Copy a DTensor to other placements (`"S0 R"`); a plain tensor is just copied.
 
-    Without the copy, the same placements would return an alias, which one device does not have.
+    Without the copy, the same placements would return an alias, which a single device does not
+    have.
     """
     copy = tensor.clone()
     return copy.redistribute(placements=placements_of(text)) if isinstance(copy, DTensor) else copy
@@ -149,7 +150,7 @@ def _sizes(held: Held, mesh_shape: Sequence[int]) -> list[list[tuple[int, ...]]]
 
 
 def _pieces(shape: tuple[int, ...], placement: Placement, ranks: int) -> list[tuple[int, ...]]:
-    """Local shapes on the coordinates of one axis, for a tensor of this shape."""
+    """Local shapes on the coordinates of an axis, for a tensor of this shape."""
     dim = placement.sharded_dim
     if dim is None:
         return [shape] * ranks

@@ -15,13 +15,13 @@ _OF_ONE = ("abs", "neg", "exp", "tanh", "sign", "floor")
 
 
 def foreach(name: str, *args: Any) -> list[torch.Tensor]:
-    """Run a list operator; one in place returns the lists that it has written."""
+    """Run a list operator; in place, it returns the lists that it has written."""
     made = getattr(torch, f"_foreach_{name}")(*args)
     return list(args[0] if made is None else made)
 
 
 def with_plain(function: Callable[..., Any], *args: Any) -> Any:
-    """Run a function of which some arguments are plain tensors, equal on every rank."""
+    """Run a function with some arguments that are plain tensors, equal on every rank."""
     with implicit_replication():
         return function(*args)
 
@@ -61,7 +61,7 @@ def of_tensors(d: Draw) -> str:
 
 
 def of_tensors_in_place(d: Draw) -> str:
-    """A list operator that writes to copies of tensors, or to a view of one."""
+    """A list operator that writes to copies of tensors, or to a view of a tensor."""
     x, y = d.tensor(lambda v: v.ndim > 0 and v.numel() > 0), d.tensor()
     name, s, t = d.one_of(_WITH_NUMBERS), d.scalar(), d.scalar()
     written = d.one_of(

@@ -1,7 +1,7 @@
 """The operators of programs: each function draws its arguments and returns an expression.
 
-An expression is Python over the names of a program. It is usually valid; if one device refuses it,
-another is drawn.
+An expression is Python over the names of a program. It is usually valid; if a single device refuses
+it, another is drawn.
 """
 
 from __future__ import annotations

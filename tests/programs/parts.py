@@ -35,7 +35,7 @@ def _pool(processes: int) -> ProcessPoolExecutor:
 def _until_a_crash(left: list[range], processes: int) -> Iterator[Tally]:
     """Yield tallies and remove their chunks from `left`.
 
-    After a crash the chunks that may have caused it are the first ones: they are begun in order.
+    After a crash the chunks that may have caused it are the first: they are begun in order.
     """
     with _pool(processes) as pool:
         futures = {pool.submit(tally_of, chunk): chunk for chunk in left}

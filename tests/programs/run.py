@@ -1,4 +1,4 @@
-"""Run a program on one device and on the ranks of a mesh, and compare all values.
+"""Run a program on a single device and on the ranks of a mesh, and compare all values.
 
 The comparison covers every result at its creation, every variable at the end (in-place operators
 change some), and all gradients. Ranks return copies of their local parts, which are compared
@@ -60,7 +60,7 @@ def results_of(
 ) -> Iterator[Kept]:
     """Each result as it is made, each variable at the end, each gradient, with its description.
 
-    Of a statement that is to raise there is the error. Statements read results that `change` made.
+    A statement that is to raise has its error. Statements read results that `change` made.
     """
     values: dict[str, Any] = dict(given)
     for number, statement in enumerate(program.statements):
@@ -109,7 +109,7 @@ def _text(error: Exception) -> str:
 def on_one_device(
     program: Program, nudge: float = 0.0, turn: int = 0, change: Change = unchanged
 ) -> list[Kept]:
-    """All results as one device computes them, from values that are a little off if wanted."""
+    """All results as a single device computes them, from values that are a little off if wanted."""
     given = {g.name: g.full(nudge, turn).requires_grad_(g.requires_grad) for g in program.given}
     return [(text, _copied(value)) for text, value in results_of(program, given, change)]
 
@@ -133,7 +133,7 @@ def _quietly(program: Program) -> list[Kept]:
 
 
 def on_a_rank(program: Program, mesh: Any) -> list[Kept] | Stopped:
-    """Return all results of one rank, or where it stopped."""
+    """Return all results of a rank, or where it stopped."""
     given = {g.name: lay(g, mesh) for g in program.given}
     found: list[Kept] = []
     try:
@@ -189,7 +189,7 @@ def check(
         The program that was compared, and the reasons why statements were left out.
 
     Raises:
-        Mismatch: A result differs from that of one device, or ranks stop unexpectedly or for
+        Mismatch: A result differs from a single device's, or ranks stop unexpectedly or for
             different
             reasons. Other errors of a rank propagate.
     """
@@ -240,7 +240,7 @@ def check(
 
 
 def _runs(program: Program) -> bool:
-    """Return whether one device still runs a program from which a write was removed."""
+    """Return whether a single device still runs a program from which a write was removed."""
     try:
         _quietly(program)
     except Exception:
@@ -249,7 +249,7 @@ def _runs(program: Program) -> bool:
 
 
 def compare(program: Program, ranks: Sequence[Any], expected: list[Kept]) -> None:
-    """Raise Mismatch for the first result of the ranks that is not the expected one."""
+    """Raise Mismatch for the first result of the ranks that is not as expected."""
     texts = [text for text, _ in expected]
     laid = [*program.given, *(value for _, value in ranks[0] if isinstance(value, Held))]
     placements = [placement for each in laid for placement in each.placements]
@@ -272,7 +272,7 @@ def compare(program: Program, ranks: Sequence[Any], expected: list[Kept]) -> Non
 
 
 class OtherStride(Mismatch):
-    """A result with a global stride that differs from one device's."""
+    """A result with a global stride that differs from a single device's."""
 
     def __init__(self, name: str, found: Sequence[int], expected: Sequence[int]) -> None:
         super().__init__(f"stride {tuple(found)} for {tuple(expected)}")
@@ -280,7 +280,7 @@ class OtherStride(Mismatch):
 
 
 def is_meta_stride(program: Program, error: OtherStride) -> bool:
-    """Return whether a result's stride is that of torch's meta kernels, or they have none.
+    """Return whether a result's stride matches torch's meta kernels, or they have none.
 
     They differ from the CPU kernels in places; no stride is guaranteed there.
     """
@@ -330,7 +330,7 @@ def is_rounding(error: Exception) -> bool:
 
 
 def _compare(program: Program, held: list[Any], full: Any, *, summed: bool) -> None:
-    """Raises Mismatch if a result is not the expected one; it may be `summed`, a sum of terms."""
+    """Raises Mismatch if a result is not as expected; it may be `summed`, a sum of terms."""
     if isinstance(full, Refusal):
         if any(not isinstance(each, Refusal) for each in held):
             raise Mismatch(f"one device raises {full}")
@@ -360,7 +360,7 @@ def _without_infinities(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Replace elements that are finite in neither by 0: partial sums may turn an infinity into nan.
 
-    docs/operators.md guarantees only that a result is finite if and only if one device's is.
+    docs/operators.md guarantees only that a result is finite if and only if a single device's is.
     """
     if not (expected.is_floating_point() or expected.is_complex()):
         return found, expected
@@ -387,7 +387,7 @@ def _alike(found: Any, expected: Any, tolerance: float) -> bool:
 
 
 def is_unstable(program: Program) -> bool:
-    """Return whether perturbed values change a result of one device by more than rounding may.
+    """Return whether perturbed values change a result of a single device by more than rounding may.
 
     Inputs and intermediate results are perturbed.
     """

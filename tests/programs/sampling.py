@@ -112,7 +112,7 @@ def _memory(value: Any) -> int:
 
 
 def _dtype(d: Draw, info: Any) -> torch.dtype:
-    """Choose the program's dtype if supported, at times another one that is as exact."""
+    """Choose the program's dtype if supported, at times another dtype that is as exact."""
     supported = info.supported_dtypes("cpu")
     others = [each for each in _OTHERS if each in supported and _is_as_exact(d, each)]
     if d.dtype in supported and not (others and d.chance(0.2)):
@@ -151,7 +151,7 @@ def _texts(d: Draw, where: Sampled, leaves: Sequence[Any]) -> list[Any]:
 
 
 def _own(d: Draw, wanted: torch.Tensor, probability: float) -> str | None:
-    """Choose a tensor of the program in place of one of the sample's, reshaped if need be."""
+    """Choose a tensor of the program in place of a tensor of the sample, reshaped if need be."""
     if not d.chance(probability):
         return None
     alike = [name for name, v in d.tensors().items() if v.dtype is wanted.dtype]

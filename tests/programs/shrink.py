@@ -1,4 +1,4 @@
-"""Reduce a failing program to a minimal one, by removing one part at a time."""
+"""Reduce a failing program to a minimum, by removing a part at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shrink(program: Program, fails: Fails) -> Program:
 
 
 def _smaller(program: Program) -> Iterator[Program]:
-    """Yield programs with one part less."""
+    """Yield programs that lack a part."""
     if program.differentiated:
         yield replace(program, differentiated=())
     count = len(program.statements)

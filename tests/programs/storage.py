@@ -33,7 +33,7 @@ def other_dtype(d: Draw) -> str:
 
 
 def strided(d: Draw) -> str:
-    """Views with strides that are given, or derived from those of the tensor."""
+    """Views with strides that are given, or derived from the tensor's."""
     x = d.tensor(lambda v: v.ndim > 0 and v.numel() > 0)
     value = d.values[x]
     size = [d.dice.randint(1, n) for n in value.shape]

@@ -1,8 +1,8 @@
-"""Random programs compute on a mesh what they compute on one device.
+"""Random programs compute on a mesh what they compute on a single device.
 
 A program has 5 to 30 statements: operators of all families and of torch's operator database, over
 tensors with random layouts. Every result, the effects of in-place operators, all gradients, and
-errors that one device raises are compared. A failure is shrunk, and printed as a script.
+errors that a single device raises are compared. A failure is shrunk, and printed as a script.
 `make programs` runs 20,000; this module runs a few of them.
 """
 
@@ -103,7 +103,7 @@ def a_program(*code: str) -> Program:
 
 
 def faulty_softmax(op, inputs, outputs):
-    """Return a local operator that is wrong on one rank."""
+    """Return a local operator that is wrong on a single rank."""
     return lambda *args: op(*args) + (inputs[0].coords[0] == 1)
 
 

@@ -17,7 +17,7 @@ from dtensor_core.torch_internals import compilation
 
 
 def frames_compiled(mark: Callable[[CodeType], None]) -> int:
-    """Return how many frames of a marked function, and of one it calls, are compiled."""
+    """Return how many frames of a marked function, and of a function it calls, are compiled."""
 
     def inner(x: torch.Tensor) -> torch.Tensor:
         return x + 1

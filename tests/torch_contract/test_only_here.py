@@ -39,7 +39,7 @@ def private_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def dotted(node: ast.AST) -> list[str]:
-    """Return the parts of `a.b.c`; one empty part for other expressions."""
+    """Return the parts of `a.b.c`; a single empty part for other expressions."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

@@ -15,7 +15,7 @@ from dtensor_core.torch_internals import placements, tensors, trees
 
 
 class Wrapper(torch.Tensor):
-    """A tensor around another one."""
+    """A tensor around another tensor."""
 
     __slots__ = ("_local_tensor", "_spec")
     __torch_function__ = tensors.no_torch_function

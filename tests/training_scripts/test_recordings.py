@@ -1,6 +1,6 @@
 """Recordings of training scripts unaware of commtrace, compared with torch's C++ counters.
 
-Each script of `scripts` runs under `commtrace run`, one after the other on the same ranks. gloo's
+Each script of `scripts` runs under `commtrace run`, in turn on the same ranks. gloo's
 flight recorder on each rank holds what the backend was asked for, by whichever caller: c10d's
 Python, DDP's reducer in C++, FSDP's streams. A recording has the same collectives of each group, in
 the same order, of the same sizes.

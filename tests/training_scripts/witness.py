@@ -1,4 +1,4 @@
-"""`python witness.py FOLDER LINE…`: run scripts one after the other; count communication in C++.
+"""`python witness.py FOLDER LINE…`: run scripts in turn; count communication in C++.
 
 A line has the path of a script and its arguments. Writes `rank<N>.json`: of each line the time in
 which it ran, the collectives in gloo's flight recorder, and the operations of gloo that torch's

@@ -177,7 +177,7 @@ def _declare(recording: Any, model: Model, kind: str, mesh: Any) -> None:
 
 
 def train(kind: str, faults: Faults, level: str, num_steps: int, path: Path) -> None:
-    """Train the model on a rank, or on one device if `kind` is empty."""
+    """Train the model on a rank, or on a single device if `kind` is empty."""
     torch.manual_seed(0)
     model = Model(kind, faults)
     generator, rank = torch.Generator().manual_seed(1), 0
@@ -221,7 +221,7 @@ def train(kind: str, faults: Faults, level: str, num_steps: int, path: Path) -> 
 
 
 def _reduce_gradients(model: Model, kind: str, faults: Faults) -> None:
-    """Reduce the gradients of replicated parameters, where each rank has those of its own part."""
+    """Reduce the gradients of replicated parameters, where each rank has only its own part's."""
     for name, each in model.named_parameters():
         is_sharded = name.startswith(("block.up", "block.down")) and kind != "dp"
         if kind != "tp" and not is_sharded and each.grad is not None:
@@ -229,6 +229,6 @@ def _reduce_gradients(model: Model, kind: str, faults: Faults) -> None:
 
 
 def recorded(kind: str = "", *faults: str, level: str = "module", num_steps: int = 2) -> Frames:
-    """Train the model on one device, or on ranks of a kind."""
+    """Train the model on a single device, or on ranks of a kind."""
     program = partial(train, kind, frozenset(faults), level, num_steps)
     return run_of(program, NUM_RANKS if kind else 0)

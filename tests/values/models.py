@@ -10,7 +10,7 @@ WIDTH, HIDDEN, HEAD, VOCABULARY, LENGTH, BATCH, NUM_EXPERTS = 16, 32, 4, 48, 8, 
 
 
 class Attention(nn.Module):
-    """Attention of one sequence to itself or another, with heads of four numbers."""
+    """Attention of a sequence to itself or another, with heads of four numbers."""
 
     def __init__(self, *, is_causal: bool = False) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, attention to an encoder's output if there is one, and a feed-forward network."""
+    """Attention, attention to an encoder's output if any, and a feed-forward network."""
 
     def __init__(self, *, is_causal: bool = False, is_cross: bool = False) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Dense(nn.Module):
 
 
 class Experts(nn.Module):
-    """Feed-forward networks, of which each token passes those that are chosen for it."""
+    """Feed-forward networks; each token passes the networks chosen for it."""
 
     def __init__(self) -> None:
         super().__init__()

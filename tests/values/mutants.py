@@ -1,4 +1,4 @@
-"""Faults of the communication of dtensor_core: a kind of fault at one collective of a program.
+"""Faults of the communication of dtensor_core: a kind of fault at a collective of a program.
 
 A right run lists its collectives, each with the module, the phase, the operator or the parameter
 that needs it. A mutant is a collective, by its number on each rank, and a kind of fault. It is
@@ -24,7 +24,7 @@ from dtensor_core import DTensor, collectives, observe
 
 Call = Callable[[torch.Tensor], torch.Tensor]
 Kind = Callable[[Call, torch.Tensor, str], torch.Tensor]
-"""Result of a faulty collective, from the right one, the tensor given to it and its name."""
+"""Result of a faulty collective, from the right result, the tensor given to it and its name."""
 
 
 def dropped(call: Call, given: torch.Tensor, _: str) -> torch.Tensor:
@@ -105,7 +105,7 @@ class Place:
     """A collective of a right run.
 
     Attributes:
-        number: its number among those of a rank, from 0.
+        number: its number among the rank's collectives, from 0.
         kind: its kind.
         module: the module that it is in.
         phase: its phase.
@@ -134,10 +134,10 @@ class Place:
 
 
 def places(run: Frames, reduced: list[str]) -> list[Place]:
-    """Return the collectives of a run of which mutants are made.
+    """Return the collectives of a run from which mutants are made.
 
     Args:
-        run: a right run of one step, on a mesh of one axis.
+        run: a right run of a single step, on a mesh of a single axis.
         reduced: parameters whose gradients the optimizer's collectives reduce or gather, in order.
     """
     comm: pd.DataFrame = run.comm

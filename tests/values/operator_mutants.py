@@ -1,7 +1,7 @@
-"""Faults of the operators of dtensor_core: a rank's local result is wrong at one call of a program.
+"""Faults of the operators of dtensor_core: a rank's local result is wrong at a call of a program.
 
 A right run lists its operators on distributed tensors, each with its module and phase. A mutant is
-a call, by its number among those of its operator on each rank, and a kind of fault. It is expected
+a call, by its number among its operator's calls on each rank, and a kind of fault. It is expected
 to be found at that very operator.
 """
 
@@ -109,7 +109,7 @@ class Call:
 
     Attributes:
         op: the operator.
-        number: its number among those of the operator on a rank, from 0.
+        number: its number among the operator's calls on a rank, from 0.
         module: the module that it is in.
         phase: its phase.
     """
@@ -130,8 +130,8 @@ def calls(run: Frames, *, are_views: bool = False) -> list[Call]:
 
     Args:
         run: the run.
-        are_views: the calls of operators that return views, or else those of all others. A run of
-            plain tensors does not observe views.
+        are_views: the calls of operators that return views, or else the calls of all others. A run
+            of plain tensors does not observe views.
     """
     found, numbers = [], Counter[str]()
     table = run.fingerprints
@@ -164,7 +164,7 @@ class _Counted(threading.local):
 
 @contextmanager
 def wrong_at(call: Call, kind: str) -> Iterator[Callable[[], bool]]:
-    """Let an operator of all ranks go wrong in one of its calls while the body runs.
+    """Let an operator of all ranks go wrong in a single call while the body runs.
 
     The value is a function that returns whether this has changed any number.
     """

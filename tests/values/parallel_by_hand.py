@@ -38,7 +38,7 @@ def _gathered(x: torch.Tensor, dim: int) -> list[torch.Tensor]:
 
 
 class Gather(torch.autograd.Function):
-    """Parts of all ranks, joined; the gradient is summed, of which each rank keeps its part."""
+    """Parts of all ranks, joined; the gradient is summed, and each rank keeps its part."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, dim: int, name: str, faults: Faults) -> torch.Tensor:
@@ -108,7 +108,7 @@ class Part(nn.Module):
 
 
 class Embedding(Part):
-    """Rows of a table, of which a rank may hold some."""
+    """Rows of a table; a rank may hold some of them."""
 
     def __init__(self, kind: str, faults: Faults) -> None:
         super().__init__(kind, faults)
@@ -216,7 +216,7 @@ class Experts(Part):
 
 
 class Head(Part):
-    """Logits, of which a rank may have some."""
+    """Logits; a rank may have some of them."""
 
     def __init__(self, kind: str, faults: Faults) -> None:
         super().__init__(kind, faults)
@@ -254,7 +254,7 @@ class Loss(Part):
 
 
 class Model(nn.Module):
-    """The layers, one after the other, with residuals."""
+    """The layers in sequence, with residuals."""
 
     def __init__(self, kind: str, faults: Faults) -> None:
         super().__init__()
@@ -292,7 +292,7 @@ def _declare(recording: Any, model: Model, kind: str, mesh: Any) -> None:
 
 
 def train(kind: str, faults: Faults, num_steps: int, path: Path) -> None:
-    """Train the model on a rank, or on one device if `kind` is empty."""
+    """Train the model on a rank, or on a single device if `kind` is empty."""
     torch.manual_seed(0)
     model = Model(kind, faults)
     generator, rank = torch.Generator().manual_seed(1), 0
@@ -327,6 +327,6 @@ def _reduce_gradients(model: Model, kind: str, faults: Faults) -> None:
 
 
 def recorded(kind: str = "", *faults: str, num_steps: int = 2) -> Frames:
-    """Train the model on one device, or on ranks of a kind."""
+    """Train the model on a single device, or on ranks of a kind."""
     program = partial(train, kind, frozenset(faults), num_steps)
     return run_of(program, NUM_RANKS if kind else 0)

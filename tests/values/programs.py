@@ -46,7 +46,7 @@ def train(
     Args:
         make: makes the model.
         path: folder of the file.
-        layout: of the model; that of one device without it.
+        layout: of the model; without it, the layout of a single device.
         dtype: of the parameters.
         num_steps: number of steps.
         optimizer: class of the optimizer.
@@ -88,13 +88,13 @@ def train(
 
 
 def recorded(make: Callable[[], nn.Module], **options: Any) -> Frames:
-    """Train a model, on thread ranks if it has a layout, and return what was recorded."""
+    """Train a model, on thread ranks if it has a layout, and return the recording."""
     layout: Layout | None = options.get("layout")
     return run_of(partial(train, make, **options), layout.num_ranks if layout else 0)
 
 
 def run_of(program: Callable[[Path], None], num_ranks: int) -> Frames:
-    """Run a program that saves its recordings to a folder, and return what was recorded.
+    """Run a program that saves its recordings to a folder, and return the recording.
 
     Without ranks, it is a process without a process group.
     """

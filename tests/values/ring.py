@@ -96,7 +96,7 @@ def _other_direction(original: Any) -> Any:
 
 
 def _changed(change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return a fault that changes what has arrived; its last element is a flag."""
+    """Return a fault that changes the received tensor; its last element is a flag."""
 
     def fault(original: Any) -> Any:
         def moved(flat: torch.Tensor, *args: Any) -> torch.Tensor:
@@ -133,7 +133,7 @@ def _not_rescaled(original: Any) -> Any:
 
 
 def _without_largest(original: Any) -> Any:
-    """Take the largest score of the block for that of all blocks."""
+    """Take the largest score of the block for the largest of all blocks."""
 
     def block(q: Any, k: Any, v: Any, total: Any, largest: Any, sums: Any, *args: Any) -> Any:
         return original(q, k, v, total, largest - 1, sums, *args)
@@ -191,7 +191,7 @@ def _of_the_first_rank(original: Any) -> Any:
 
 
 def _with_gradient(change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return a fault that changes the gradient of what is gathered."""
+    """Return a fault that changes the gradient of a gathered tensor."""
 
     def fault(original: Any) -> Any:
         def pieces(part: torch.Tensor, *args: Any) -> Any:

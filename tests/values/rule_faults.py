@@ -23,7 +23,7 @@ class RuleFault:
         layout: the layout of a model.
         owner: the class or module that has the function.
         name: its name there.
-        changed: the faulty function, made from the right one.
+        changed: the faulty function, made from the right function.
         op: the operator whose result is wrong.
         module: its module.
     """

@@ -6,16 +6,16 @@ The audit of gradients is scored, too.
     python -m tests.values.score a01 b --parallel 2
     python -m tests.values.score --keep FOLDER    recordings stay there, and are used again
 
-A case is two runs of a program, the second one in another layout. A mutant has a fault in the
+A case is two runs of a program, the second in another layout. A mutant has a fault in the
 second run; its author wrote down the first wrong tensor, its lines and its module:
 
-    place     the tensor, or a result at one of the lines, or communication of these in the evidence
+    place     the tensor, or a result at any of the lines, or communication of these in the evidence
     module    the right module only
     other     another place
     unseen    nothing differs, or too little was compared
 
 `?` marks a score that `compare` calls doubtful. An `alarm` is a tensor that is called wrong in runs
-that should agree. Both levels of recording are scored, one after the other.
+that should agree. Both levels of recording are scored, in turn.
 The exit code is 1 if a place is wrong without a doubt, or if there is an alarm.
 """
 
@@ -59,7 +59,7 @@ _OF_ROLES = {
 
 
 def cases(names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the cases whose ids begin with one of some names; all without names."""
+    """Return the cases whose ids begin with any of some names; all without names."""
     known = json.loads((PROGRAMS / "cases.json").read_text("utf-8"))
     return [each for each in known if not names or each["id"].startswith(tuple(names))]
 

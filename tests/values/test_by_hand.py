@@ -1,4 +1,4 @@
-"""Programs that communicate by hand agree with one device, and faults in them are found."""
+"""Programs that communicate by hand agree with a single device, and faults in them are found."""
 
 from __future__ import annotations
 

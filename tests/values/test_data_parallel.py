@@ -1,4 +1,4 @@
-"""Data parallel programs, each rank on its own part of the batch, compared with one device."""
+"""Data parallel programs, each rank on its own part of the batch, compared with a single device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs in any layout agree with one device: no false alarm."""
+"""Programs in any layout agree with a single device: no false alarm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.values.programs import recorded
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 NUM_STEPS = int(os.environ.get("VALUES_STEPS", "2"))
-"""Steps of each run, all of which are recorded. `make check-values` runs ten."""
+"""Steps of each run, all recorded. `make check-values` runs ten."""
 _WITH_EMPTY_PARTS = ("dense fsdp uneven", "convolution dp uneven", "tables dp uneven")
 """Layouts in which a rank sends nothing in an exchange; thread ranks record no output of it."""
 
@@ -27,7 +27,7 @@ def _on_one_device(first: str, dtype: str) -> Frames:
 
 
 def on_one_device(layout: str, dtype: str) -> Frames:
-    """Return the run on one device, which layouts of a model with the same options share."""
+    """Return the run on a single device, which layouts of a model with the same options share."""
     of = LAYOUTS[layout]
     first = next(
         name

@@ -45,7 +45,7 @@ def kinds_of(place: Place) -> list[str]:
 
 @cache
 def runs(layout: str) -> tuple[Frames, Frames, Callable[..., Frames]]:
-    """Return the run on one device, that in a layout, and a function that records it again."""
+    """Return the run on one device, the run in a layout, and a function that records it again."""
     one = LAYOUTS[layout]
     options = one.options | {"num_steps": 1}
     options.pop("max_norm", None)
@@ -89,7 +89,7 @@ def test_nearly_all_faults_are_located() -> None:
 
 
 def results_of_operators() -> dict[str, str]:
-    """Return the result of mutants of local results, one of each operator and phase.
+    """Return the result of mutants of local results, one for each operator and phase.
 
     Calls without numbers to change are left out.
     """

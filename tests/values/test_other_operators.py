@@ -21,7 +21,7 @@ WIDTH, NUM_EXPERTS, BATCH = 6, 4, 8
 
 
 class Experts(nn.Module):
-    """The sum of experts, whose matrices are multiplied one after the other."""
+    """The sum of experts, whose matrices are multiplied in turn."""
 
     def __init__(self, way: str, fault: str) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ WAYS = {
     "": 100, "in chunks": 80, "in reverse": 100, "recomputed": 90, "recomputed, reentrant": 80,
     "accumulated": 15, "on ranks": 60, "evaluated": 90,
 }  # fmt: skip
-"""Ways to compute, with the least number of pairs in percent of the tensors of the usual one."""
+"""Ways to compute, with the least number of pairs in percent of the tensors of the usual run."""
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -16,7 +16,7 @@ from tests.values.operator_mutants import KINDS, Call, calls, wrong_at
 from tests.values.programs import recorded
 
 _SAVED = {"aten.detach.default"}
-"""Views that autograd and losses save, of which the program reads no number."""
+"""Views that autograd and losses save; the program reads none of their numbers."""
 OF_VIEWS = ("mixture experts", "encoder-decoder tp", "convolution cp")
 
 

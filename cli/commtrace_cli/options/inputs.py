@@ -29,7 +29,7 @@ Trace = Annotated[
     Path,
     argument(
         "TRACE",
-        "A run.json, the folder RUN.comm of a run, or the spools of an interrupted one.",
+        "A run.json, the folder RUN.comm of a run, or the spools of an interrupted run.",
         autocompletion=_traces,
     ),
 ]

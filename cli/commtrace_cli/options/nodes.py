@@ -78,7 +78,7 @@ MaxRestarts = Annotated[
         "--max-restarts",
         metavar="N",
         min=0,
-        help="How often torchrun restarts the ranks if one fails.",
+        help="How often torchrun restarts the ranks if a rank fails.",
         show_default=False,
     ),
 ]

@@ -38,7 +38,7 @@ MergeOutput = Annotated[
     option(
         "--output -o FILE",
         "The run file to write, or a folder RUN.comm into which the parts are copied. By default "
-        "run.json, or for one folder RUN.comm its dataset.",
+        "run.json, or for a single folder RUN.comm its dataset.",
         show_default=False,
     ),
 ]
@@ -47,15 +47,15 @@ RunDataset = Annotated[
     option(
         "--dataset",
         "Prepare a dataset in the folder RUN.comm at the end, as `commtrace merge RUN.comm` does. "
-        "A run of millions of calls has one without being asked, if pyarrow is installed.",
+        "For a run of millions of calls, this is the default if pyarrow is installed.",
     ),
 ]
 AsDataset = Annotated[
     bool,
     option(
         "--dataset",
-        "Prepare a dataset in the folder: in the one that is given, or in that of -o RUN.comm. "
-        "Needs the package pyarrow.",
+        "Prepare a dataset in the given folder, or in the folder of -o RUN.comm. Needs "
+        "the package pyarrow.",
     ),
 ]
 Output = Annotated[Path, option("--output -o FILE", "The file to write.")]

@@ -29,7 +29,7 @@ AsCsv = Annotated[
     bool,
     option(
         "--csv",
-        "Exact numbers of one table as CSV. Text that a spreadsheet would evaluate as a "
+        "Exact numbers of a single table as CSV. Text that a spreadsheet would evaluate as a "
         "formula is prefixed with an apostrophe.",
         callback=_one_format,
     ),

@@ -10,8 +10,8 @@ Workers = Annotated[
     int | None,
     option(
         "--workers N",
-        "Processes that prepare the dataset, each of which holds one rank in memory. By default "
-        "one for each core.",
+        "Processes that prepare the dataset; each holds one rank in memory. By default, as many "
+        "as there are cores.",
         min=1,
         show_default=False,
     ),
@@ -20,8 +20,8 @@ AnalysisWorkers = Annotated[
     int | None,
     option(
         "--workers N",
-        "Processes that analyse a run which is read in parts, each of which holds one part in "
-        "memory. By default one for each core.",
+        "Processes that analyse a run which is read in parts; each holds one part in memory. By "
+        "default, as many as there are cores.",
         min=1,
         show_default=False,
     ),

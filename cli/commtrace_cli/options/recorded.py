@@ -50,8 +50,8 @@ MaxCalls = Annotated[
         "--max-calls",
         metavar="N",
         min=1,
-        help="Keep this many calls of each rank, and ten times as many operators; further ones are "
-        "counted.",
+        help="Keep this many calls of each rank, and ten times as many operators; the rest is "
+        "only counted.",
         show_default=False,
     ),
 ]
@@ -61,7 +61,7 @@ Every = Annotated[
         "--every",
         metavar="N",
         min=1,
-        help="Record every Nth step only, and what precedes the first one.",
+        help="Record every Nth step only, and what precedes the first step.",
         show_default=False,
     ),
 ]

@@ -67,7 +67,7 @@ Timeout = Annotated[
         "--timeout",
         metavar="SECONDS",
         min=0.1,
-        help="End all ranks if one runs longer than this, and print where each of them was.",
+        help="End all ranks if a rank runs longer than this, and print where each was.",
         show_default=False,
     ),
 ]

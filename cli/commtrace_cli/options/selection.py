@@ -106,6 +106,6 @@ Link = Annotated[
         "--link SPEED",
         "Speed of a rank's link, `400 Gbit/s` or `50 GB/s`, to compare busbw with; "
         "`dp=400 Gbit/s` for the groups of a mesh axis, or for a group. May be repeated. By "
-        "default that of the settings, else the best busbw of the run.",
+        "default, the speed in the settings, else the best busbw of the run.",
     ),
 ]

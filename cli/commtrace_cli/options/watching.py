@@ -14,7 +14,7 @@ Interval = Annotated[
 ]
 Once = Annotated[bool, typer.Option("--once", metavar="", help="Show the state once, and exit.")]
 AsJsonLines = Annotated[
-    bool, typer.Option("--json", metavar="", help="At each refresh, one line of JSON.")
+    bool, typer.Option("--json", metavar="", help="At each refresh, a line of JSON.")
 ]
 OnHang = Annotated[
     str | None,
@@ -30,8 +30,8 @@ OnStraggler = Annotated[
     typer.Option(
         "--on-straggler",
         metavar="SHARE",
-        help="Exit with code 5 once all others have waited for one rank in this part of the last "
-        "ten seconds, such as 20%, and three times as long as for any other.",
+        help="Exit with code 5 once all others have waited for the same rank in this part of the "
+        "last ten seconds, such as 20%, and three times as long as for any other.",
         show_default=False,
     ),
 ]
@@ -63,7 +63,7 @@ Serve = Annotated[
 Port = Annotated[
     int,
     typer.Option(
-        "--port", metavar="PORT", min=0, max=65535, help="Port of the page; 0 for any free one."
+        "--port", metavar="PORT", min=0, max=65535, help="Port of the page; 0 for any free port."
     ),
 ]
 DumpRanks = Annotated[

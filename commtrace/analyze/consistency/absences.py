@@ -373,7 +373,7 @@ def _why_lost(covered: Coverage, rank: int, is_at_the_end: bool) -> str:
     if rank in covered.partial:
         return "its dump does not list the calls that had ended"
     if covered.imported_from and is_at_the_end and rank not in covered.ring_truncated:
-        return "its dump was written before those of other ranks"
+        return "its dump was written before the other ranks wrote theirs"
     if rank in covered.truncated and not covered.imported_from:
         return "its recording was truncated"
     if covered.imported_from and rank not in covered.ring_truncated:

@@ -1,8 +1,8 @@
 """Extent of the consistency check: the calls that were compared, and the reasons for the others.
 
 A call is *compared* if the trace has the calls of its peers, or shows that a peer did not make it.
-A call in a group of one rank has no peers to disagree with. The result of the check refers to the
-compared calls only, so the result and the extent are always shown together.
+A call in a group of a single rank has no peers to disagree with. The result of the check refers to
+the compared calls only, so the result and the extent are always shown together.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from commtrace.collective_table import EVERY_RANK_AT_ROOT, KINDS, ROOT, needing
 from commtrace.schema import STREAM
 from commtrace.units import counted, known_note
 
-COMPARED, ALONE = "", "in a group of one rank"
+COMPARED, ALONE = "", "in a group of a single rank"
 UNNUMBERED = "without a number in the group"
 AFTER_LOSSES = "after calls that the trace has lost"
 UNRECORDED = "in a group whose other ranks left no recording"
-OF_FAKE = "in a group of a fake world, which has one rank"
+OF_FAKE = "in a group of a fake world, which has a single rank"
 LOST = "in a group whose other ranks' calls the trace has lost"
 DISAGREED = "after the first disagreement in the group"
 AGREEING = "matched only because the ranks agree in number, kind, size and order of calls"
@@ -278,7 +278,7 @@ def _why_nothing(frames: Frames, comparison: Comparison) -> str:
     if world_size == 1:
         return "a single rank has no peers"
     if is_fake_world(frames):
-        return "a fake world has one rank"
+        return "a fake world has a single rank"
     if num_calling == 1:
         return f"the calls of 1 of {world_size:,} ranks only"
     if comparison.is_complete:

@@ -139,7 +139,7 @@ class DivergenceWords:
         if parted.own is None and parted.others is None and self._fault["problem"] in DIFFERENT:
             return [
                 f"{both} made the same calls from the same lines; only the "
-                f"{DIFFERENT[str(self._fault['problem'])]} of this one differs."
+                f"{DIFFERENT[str(self._fault['problem'])]} of this call differs."
             ]
         if common is None:
             known = " that both recordings have" if parted.first_number else ""
@@ -289,8 +289,8 @@ class DivergenceWords:
         if not (is_new or is_swapped):
             return ""
         return (
-            "made this call in another thread than the one before: the order of threads that share "
-            "a group differs between ranks"
+            "made this call in another thread than the call before: the order of threads that "
+            "share a group differs between ranks"
         )
 
 

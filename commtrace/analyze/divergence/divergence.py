@@ -49,7 +49,7 @@ COLUMNS = (
     Column("instead", str, "", "next call of the others; empty if they made none"),
     Column("instead_source", str, "", "source line of it"),
     Column("branch", str, "", "statements in the source by which they parted"),
-    Column("event", str, "", "event since the last common call on one rank, and not on the other"),
+    Column("event", str, "", "event that only one of the ranks had since the last common call"),
     Column("event_rank", int, "", "rank of the event; -1 without one"),
     Column("explanation", str, "", "the row in sentences"),
     Column("verdict", str, "", "the rank, its line and the cause, and where others wait"),

@@ -167,10 +167,10 @@ def reduce_then_broadcast(frames: Frames) -> list[Finding]:
     ]
     return [
         Finding(
-            f"In most steps, {calls_that(frames, len(calls.rows), ' of broadcast', 'send')} what "
-            f"was reduced to the same rank just before{calls.at_place}.",
+            f"In most steps, {calls_that(frames, len(calls.rows), ' of broadcast', 'send')} data "
+            f"that was reduced to the same rank just before{calls.at_place}.",
             "Use all_reduce: no rank has to handle the tensor twice, or for all the others. Each "
-            "rank computes from the result what only that one does now.",
+            "rank then computes from the result what only the root computes now.",
             calls,
         )
         for calls in every

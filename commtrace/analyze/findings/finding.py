@@ -31,17 +31,19 @@ COLUMNS = (
     ),
     Column("title", str, "", "the observation, in a sentence"),
     Column("advice", str, "", "the suggested remedy"),
-    Column("module", str, "", "path of the module, if all calls share one"),
-    Column("op", str, "", "operator that needed the calls, if they share one", title="Operator"),
+    Column("module", str, "", "path of the module that all calls share, if any"),
+    Column("op", str, "", "operator that needed all of the calls, if any", title="Operator"),
     Column("kind", str, "", "all_reduce, all_gather, ..."),
-    Column("mesh_axis", str, "", "axis of the DeviceMesh, if all calls share one", title="Axis"),
+    Column(
+        "mesh_axis", str, "", "axis of the DeviceMesh that all calls share, if any", title="Axis"
+    ),
     Column("source", str, "", "the user's line of the first call"),
     Column("num_calls", float, "", "calls of the finding; mean over ranks", title="Calls"),
     Column(
         "num_untimed",
         float,
         "",
-        "those of unknown blocked time, which the time lacks; mean over ranks",
+        "calls of unknown blocked time, which the time omits; mean over ranks",
         title="Not timed",
     ),
     Column(

@@ -84,7 +84,7 @@ def _lacks_steps(frames: Frames) -> str:
 def _lacks_several_steps(frames: Frames) -> str:
     if frames.run.get(STEPS_FROM) == RECORDING:
         return (
-            "The recording counts as one step, since none was marked and no torch optimizer "
+            "The recording counts as a single step, since none was marked and no torch optimizer "
             "stepped: repeated calls may belong to different steps of the program."
         )
     return _lacks_steps(frames)
@@ -190,8 +190,8 @@ def _lacks_gradients(frames: Frames) -> str:
     if census(frames).selected[NAMED_GRADIENTS]:
         return _lacks_several_steps(frames)
     return (
-        "No reduction names the parameters of its gradients (those of DistributedDataParallel and "
-        "FSDP do), so repeated reductions cannot be identified."
+        "No reduction names the parameters of its gradients (DistributedDataParallel's and FSDP's "
+        "do), so repeated reductions cannot be identified."
     )
 
 

@@ -303,8 +303,8 @@ def _of_blocked_receive(frames: Frames, of: _Rounds, causes: tuple[str, ...]) ->
     is_one = stands_out(sums.max() / sums.sum(), frames.num_ranks)
     who = f"Rank {sums.idxmax()} receives" if is_one else "Ranks receive"
     return (
-        f"{who} late what had been sent in time: receives are issued late, or blocked behind "
-        f"others. Stages are idle for {of.times(causes)}."
+        f"{who} late although the data had been sent in time: receives are issued late, or blocked "
+        f"behind others. Stages are idle for {of.times(causes)}."
     )
 
 
@@ -347,8 +347,10 @@ def _better_split(frames: Frames) -> str:
     ]
     if known.empty:
         if (stages["better_layers"] >= 0).all():
-            return "No other split of whole layers is better: make those of slow stages faster."
-        advice = "Move layers from slow stages to fast ones."
+            return (
+                "No other split of whole layers is better: make the layers of slow stages faster."
+            )
+        advice = "Move layers from slow stages to fast stages."
         is_recorded = census(frames).num_ops > 0
         return advice if is_recorded else advice + " Recorded with operators, a split is computed."
     of_first = known[known["pipeline"] == known["pipeline"].iloc[0]]

@@ -43,7 +43,7 @@ def serial_receives(frames: Frames) -> list[Finding]:
         found.append(
             Finding(
                 f"Rank {receiver} receives from others in a fixed order{calls.at_place}: while it "
-                f"waits for one of them, {delayed} wait {text_of_duration(sends.cost_ns)} for it "
+                f"waits for one sender, {delayed} wait {text_of_duration(sends.cost_ns)} for it "
                 "to receive what they have to send.",
                 "Post the receives of all sources at once (irecv), and take whichever is done "
                 "first.",

@@ -169,15 +169,16 @@ def ping_pong(frames: Frames) -> list[Finding]:
             (
                 _reverting,
                 "reverts the redistribution of the preceding call",
-                "Keep the tensor in one layout between the two, on which both sides agree.",
+                "Keep the tensor between the two in a layout that both sides accept.",
             ),
             (
                 _repeating,
-                "has the same layouts as the preceding all-gather, and was computed after it "
-                "although nothing was sent in between: of what had been gathered, a shard was "
-                "taken, or two tensors are gathered one by one",
-                "Keep one layout between the two (PrepareModuleInput on the parent module): what "
-                "follows the first gather may not need it, or may state the layout that it takes.",
+                "has the same layouts as the preceding all-gather, although nothing was sent in "
+                "between: a shard of the gathered tensor was taken, or two tensors are gathered "
+                "separately",
+                "Keep the same layout between the two (PrepareModuleInput on the parent module): "
+                "what follows the first gather may not need it, or may state the layout that it "
+                "takes.",
             ),
         )
         for (module, source, target), calls in selected(frames, select)
@@ -197,7 +198,7 @@ def ping_pong(frames: Frames) -> list[Finding]:
 
 _NOT_GATHERED = {
     True: "Leave out both redistributions, or state Shard({dim}) on both sides (output_layouts of "
-    "the module before, input_layouts of the next one).",
+    "the module before, input_layouts of the next).",
     False: "Redistribute to Shard({dim}) directly: an all-to-all sends a fraction.",
     None: "Leave out both if that is the shard that the rank sent; otherwise, an all-to-all sends "
     "a fraction.",

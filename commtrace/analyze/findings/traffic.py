@@ -271,7 +271,8 @@ def padded_shards(frames: Frames) -> list[Finding]:
             title=f"{kind} of {spec} in {module or 'no module'} sends "
             f"{calls.share / len(calls.rows):.0%} padding, since the sharded dimension is not "
             "divisible by the number of ranks.",
-            advice="Make the dimension a multiple of the number of ranks, or shard another one.",
+            advice="Make the dimension a multiple of the number of ranks, or shard another "
+            "dimension.",
             calls=calls,
         )
         for (kind, spec, module), calls in selected(frames, _padded)
@@ -298,7 +299,7 @@ def _padded(frames: Frames) -> Selected:
 
 SMALL_MESSAGES = Rule(
     "small_messages",
-    "many small messages on one group",
+    "many small messages on the same group",
     small_messages,
     (SIZES, PROCESS_GROUPS, STEPS),
 )

@@ -52,7 +52,7 @@ COLUMNS = (
     Column("ranks", str, "", "ranks that hold this value, `0,1`", form="ranks"),
     Column("replicated_on", str, "", "ranks that hold replicas of the parameter", title="Replicas"),
     Column("num_contributions", int, "", "different gradients of the ranks' own backward passes"),
-    Column("num_reduced", int, "", "those of them whose sum it is a multiple of; -1 unknown"),
+    Column("num_reduced", int, "", "contributions in the sum that it is a multiple of; -1 unknown"),
     Column("num_losses", int, "", "different losses at which backward passes began"),
     Column("reduced_over", str, "", "ranks whose gradients are in it"),
     Column("scale", float, "", "factor of the sum; nan unknown"),

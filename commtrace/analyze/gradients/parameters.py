@@ -239,7 +239,7 @@ def _scaled(reduction: Reduction, losses: Losses, scale: Scale, groups: RankSets
         ranks = frozenset().union(*(each.ranks for each in together))
         why = (
             f": {name_of(groups, ranks)} have equal contributions, which were summed although "
-            "they are one and the same"
+            "they are the same gradient"
         )
     elif names:
         why = (

@@ -183,7 +183,7 @@ def _of_norm(
             factor,
             (
                 f"it is the norm of what {text_of_ranks(sorted(tensor.ranks))} holds, not reduced: "
-                f"that of all gradients is {right:.6g}"
+                f"the norm of all gradients is {right:.6g}"
             ),
         )
     square = factor**2 if factor > 1 else factor**-2
@@ -224,8 +224,8 @@ def _counted(value: float, found: Sequence[Reduction], right: float) -> str:
     if not squares or abs(math.sqrt(squares) - value) > 1e-3 * value:
         return ""
     return (
-        f"it is the norm of what all ranks hold together, {value / right:.4g} times that of all "
-        "gradients: gradients that several ranks hold equally are counted once for each"
+        f"it is the norm of what all ranks hold together, {value / right:.4g} times the norm of "
+        "all gradients: gradients that several ranks hold equally are counted once for each"
     )
 
 
@@ -240,7 +240,7 @@ def _left_out(value: float, found: Sequence[Reduction], right: float) -> str:
             known += [
                 (
                     each.gradient.norm**2 - norm**2,
-                    f"all parts of {each.name} but that of {text_of_ranks([rank])} are",
+                    f"all parts of {each.name} but {text_of_ranks([rank])}'s are",
                 )
                 for rank, norm in parts.items()
             ]

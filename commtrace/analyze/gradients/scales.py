@@ -135,7 +135,7 @@ def _of_losses(
     """Return the factor by what the program reports, or else by most gradients."""
     mean, text_of_mean = 1 / losses.num, f"the mean of {losses.num} losses"
     if losses.num == 1:
-        text_of_mean = "one loss"
+        text_of_mean = "a single loss"
     known = {1.0: f"the sum of {losses.num} losses", mean: text_of_mean}
     if not losses.is_precise:
         num = len(losses.by_rank)
@@ -144,19 +144,21 @@ def _of_losses(
         for value, text in known.items():
             factor = reported / (value * losses.total)
             if are_close(factor, 1, losses.close):
-                return Scale(value, f"that of {text}, which the program reports")
+                return Scale(value, f"the factor of {text}, which the program reports")
             if is_loss_scale(factor, losses.close):
-                return Scale(value * factor, f"that of {text}, which the program reports unscaled")
+                return Scale(
+                    value * factor, f"the factor of {text}, which the program reports unscaled"
+                )
     common = _common(found, close)
     if common is None:
         best = max(known, key=lambda value: sum(are_close(value, each, close) for each in found))
-        return Scale(best if found else mean, f"that of {known[best]}")
+        return Scale(best if found else mean, f"the factor of {known[best]}")
     for value, text in known.items():
         if are_close(common, value, close):
-            return Scale(value, f"that of {text}, as of the other gradients")
+            return Scale(value, f"the factor of {text}, as of the other gradients")
         if is_loss_scale(common / value, close):
-            return Scale(common, "that of the other gradients")
-    return Scale(mean, f"that of {text_of_mean}")
+            return Scale(common, "the factor of the other gradients")
+    return Scale(mean, f"the factor of {text_of_mean}")
 
 
 def _common(found: Sequence[float], close: float) -> float | None:

@@ -36,7 +36,7 @@ class Reason:
 
 LOST: dict[str, Reason] = {
     ISSUED_LATE: Reason(
-        "other operators ran between the end of the one that wrote the input and the issue",
+        "other operators ran between the operator that wrote the input and the issue",
         "whose input was ready {early} before they were issued",
         "Issue it with async_op=True as soon as its input is ready, and wait where the result is "
         "used; post a receive before the computation that precedes its use.",
@@ -46,10 +46,10 @@ LOST: dict[str, Reason] = {
         "of parameters that were ready {early} before they were issued",
         "Prefetch the next block's parameters: set_modules_to_forward_prefetch and "
         "set_modules_to_backward_prefetch of FSDP2, forward_prefetch=True of FSDP1. It holds the "
-        "parameters of one more block in memory.",
+        "parameters of another block in memory.",
     ),
     BUCKET_ORDER: Reason(
-        "a bucket of gradients was ready before an earlier one, for which it had to wait",
+        "a bucket of gradients was ready before an earlier bucket, for which it had to wait",
         "of buckets that were ready {early} before they were issued, behind an earlier bucket",
         "Register parameters in the order of their use, so that buckets fill in the order of the "
         "backward pass; without find_unused_parameters, DistributedDataParallel reorders them "
@@ -61,21 +61,21 @@ LOST: dict[str, Reason] = {
         "Use async_op=True, and wait where the result is used.",
     ),
     BLOCKED_BY_RECEIVE: Reason(
-        "a receive was posted after another one that blocked the rank, although its data had been "
-        "sent",
+        "a receive was posted after another receive that blocked the rank, although its data had "
+        "been sent",
         "that were posted after another receive, although their data had been sent",
         "Post receives together, with irecv or batch_isend_irecv, and wait for each where its "
         "data is used.",
     ),
     NOT_SPLIT: Reason(
-        "a matrix product uses what was gathered, or made what is scattered, and both could be "
-        "split",
+        "a matrix product uses the gathered tensor, or made the scattered tensor, and both could "
+        "be split",
         "next to the matrix product that depends on them",
-        "Split both, so that each part is communicated beside the product of another one: async "
+        "Split both, so that each part is communicated beside the product of another part: async "
         "tensor parallelism (torch._inductor.config._micro_pipeline_tp) does so on GPUs.",
     ),
     BUCKET_TOO_LARGE: Reason(
-        "a bucket of gradients waited for its last gradient, long after its first ones",
+        "a bucket of gradients waited for its last gradient, long after its first gradients",
         "of buckets that waited for their last gradient",
         "Make the buckets smaller (bucket_cap_mb of DistributedDataParallel, smaller units of "
         "FSDP), so that the reduction of the first gradients begins earlier.",

@@ -36,7 +36,7 @@ COLUMNS = (
     Column("mesh_axis", str, "", "axis of the DeviceMesh that owns the group", title="Axis"),
     Column("module", str, "", "path of the innermost module"),
     Column("phase", str, "", "forward, backward, recompute, optimizer or other"),
-    Column("reason", str, "", "reason, one of those above"),
+    Column("reason", str, "", "reason, from the list above"),
     Column("num_calls", float, "", "calls; mean over ranks", title="Calls"),
     Column(
         "exposed_ns", float, "ns", "time in which they blocked the rank; mean over ranks",
@@ -64,13 +64,13 @@ COLUMNS = (
     ),
     Column(
         "early_ns", float, "ns",
-        "time between the moment at which the data was ready and the issue; mean over calls of "
+        "time between the moment at which the data was ready and the issue; mean over calls for "
         "which it is known",
         title="Ready before",
     ),
     Column(
         "slack_ns", float, "ns",
-        "time between the end and the first use of the result; mean over calls of which it is "
+        "time between the end and the first use of the result; mean over calls for which it is "
         "known",
         title="Used after",
     ),

@@ -30,7 +30,7 @@ CAUSES: Mapping[str, str] = {
     STRAGGLER: "an action took longer than the median of its stage",
     LATE_SEND: "a stage had computed its output, and sent it later",
     BLOCKED_RECEIVE: (
-        "the data had been sent; its receive was issued late, or another one blocked the rank"
+        "the data had been sent; its receive was issued late, or another receive blocked the rank"
     ),
     TRANSFER: "the data was on its way, or the program was between two actions",
 }

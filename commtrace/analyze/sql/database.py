@@ -158,7 +158,7 @@ class Database:
         raise UsageError(
             f"cannot run {_short(statement) or 'an empty statement'}",
             found=names if len(kinds) < 2 else f"{len(kinds)} statements: {names}",
-            why="one statement that selects is run, and nothing is changed",
+            why="a single statement that selects is run, and nothing is changed",
             attempt="SELECT ... FROM calls",
         )
 

@@ -166,7 +166,7 @@ def _nothing_in_common(left: Frames, right: Frames) -> UsageError:
     what = "no tensor" if has_step else "no step"
     return UsageError(
         f"cannot compare {left.path or 'the first run'} and {right.path or 'the second run'}",
-        found=f"{_contents(left)} in the first run, {_contents(right)} in the second one",
+        found=f"{_contents(left)} in the first run, {_contents(right)} in the second",
         why=f"{what} of one has a counterpart "
         + ("of its name and global shape in the other" if has_step else "in the other"),
         attempt="record the same model, with steps and inputs that are the same",

@@ -64,11 +64,11 @@ def doubt_of(
         doubts.append(
             "its layout is unknown: if ranks hold parts of it rather than replicas, it may be right"
             if wrong["right_on"] < 0
-            else "its layout is unknown: if ranks should not have equal ones, it may be right"
+            else "its layout is unknown: if ranks should hold different values, it may be right"
         )
     if wrong["is_ambiguous"]:
         doubts.append(
-            "it is one of several results alike in its module's call: the runs may compute them in "
+            "several results in its module's call are alike: the runs may compute them in "
             "another order"
         )
     others = [call["module"] for call in communication if _is_elsewhere(call, wrong)]

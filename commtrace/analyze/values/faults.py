@@ -104,7 +104,7 @@ def relation(
 
 def _replica_text(wrong: pd.Series) -> str:
     num, first = int(wrong["num_differing"]), int(wrong["first_differing"])
-    ranks = f"rank {first}" if num == 1 else f"{num} ranks, the first of which is {first},"
+    ranks = f"rank {first}" if num == 1 else f"{num} ranks (first: rank {first})"
     apart = wrong["apart"] / wrong["norm"] if wrong["norm"] > 0 else math.nan
     return f"it is right on one rank, and the replica on {ranks} differs by {apart:.2g} of its norm"
 

@@ -189,7 +189,7 @@ def _earlier(place: int, theirs: pd.DataFrame) -> list[tuple[str, np.ndarray]]:
     found = []
     for _, each in same.iloc[-_MOST_EARLIER:].iterrows():
         when = f"step {each['step']}" if each["step"] != row["step"] else "an earlier call"
-        found.append((f"it is that of {when}", sketches_of(each)))
+        found.append((f"it is the tensor of {when}", sketches_of(each)))
     return found
 
 

@@ -38,7 +38,7 @@ def open_questions(
         has_reference: a reference decided on the tolerance.
     """
     if left.path and left.path == right.path:
-        yield "both runs are one file"
+        yield "both runs are the same file"
     paired, num = int(judged["distance"].notna().sum()), min(map(len, tables))
     if not paired or len(judged) < _FEW * num:
         yield (

@@ -53,8 +53,8 @@ def contradiction(calls: CountedCalls, operations: Operations, shift: int) -> st
     if not is_inside.all() and not _are_outside(calls, operations, place)[~is_inside].all():
         first = int(np.flatnonzero(~is_inside)[0])
         return (
-            f"operation {operations.number[first]} has no recorded call, of which there are "
-            f"{len(calls.rows)}: the recording may lack the first ones (with "
+            f"operation {operations.number[first]} has no recorded call among {len(calls.rows)}: "
+            f"the recording may lack the first calls (with "
             "NCCL_INSPECTOR_DUMP_VERBOSE=1, times show it)"
         )
     own, place = np.flatnonzero(is_inside), place[is_inside]

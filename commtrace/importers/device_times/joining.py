@@ -119,7 +119,7 @@ def _operations(
         if each.counter not in COUNTERS:
             left[f"{each.counter}: its numbers do not count the calls of torch"] += 1
         elif groups[each.group].size == 1 and each.counter != COLLECTIVES:
-            left["NCCL does not count the operations of a group of one rank"] += 1
+            left["NCCL does not count the operations of a group of a single rank"] += 1
         else:
             of_group = by_group.setdefault(each.group, {})
             of_group.setdefault((each.rank, each.counter), []).append(each)

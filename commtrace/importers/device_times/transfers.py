@@ -57,7 +57,7 @@ def join_transfers(
         calls = recorded.transfers(*lane)
         reason = "" if is_timed else _unsure(lane[0] in from_start, counters)
         if any(len(each) < max(each) - min(each) + 1 for each in counters):
-            reason = "transfers of which the tool lacks some between others"
+            reason = "transfers with gaps in the tool's numbering"
         found = reason or _of_lane(calls, own, is_timed=is_timed)
         if isinstance(found, str):
             left[f"{found} (first: {firsts.setdefault(found, _text(lane))})"] += len(own)
@@ -87,7 +87,7 @@ def _unsure(is_from_start: bool, counters: Sequence[set[int]]) -> str:
     if len(counters) > 1:
         return "transfers of several communicators, without the times at which they were issued"
     if not is_from_start or min(counters[0]) != 0:
-        return "transfers without times, which may not be the first ones"
+        return "transfers without times, which may not be the first transfers"
     return ""
 
 
@@ -101,7 +101,7 @@ def _of_lane(
     operations = operations_of([each._replace(number=place) for place, each in enumerate(ordered)])
     if len(ordered) == len(calls.rows):
         if contradiction(calls, operations, 0):
-            return "transfers at other times than the recorded ones"
+            return "transfers at other times than the recording states"
         return pairs(calls, operations, 0)
     shift = shift_by_times(calls, operations, least=-len(calls.rows))
     if shift is None:

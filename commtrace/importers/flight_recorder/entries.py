@@ -222,7 +222,7 @@ def _unfit(document: Document, place: str, expected: str, value: Any) -> NotATra
         f"cannot import {document.path}",
         place=place,
         found=f"{_shown(value)}, where {expected} is expected",
-        why="its contents are not those of a flight-recorder dump of version 2",
+        why="its contents do not match a flight-recorder dump of version 2",
         attempt="dump it again, or copy it again",
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from commtrace.importers.flight_recorder.entries import Dump, Entry
 from commtrace.torch_names import is_library
 
-LACKS = "roots but those of gathers and scatters, reductions, modules and operators"
+LACKS = "roots (except of gathers and scatters), reductions, modules and operators"
 """Information that no dump contains, beside blocked times."""
 
 _LATE = (

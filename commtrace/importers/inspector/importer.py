@@ -137,7 +137,7 @@ def _distinct(file: InspectorFile, members: Sequence[Any]) -> dict[int, list[Sam
         of_one = found.setdefault(sample.communicator, {})
         kept = of_one.setdefault((sample.function, sample.number), sample)
         if kept is not sample:
-            file.left_out["operations with the number of an earlier one"] += 1
+            file.left_out["operations with the number of an earlier operation"] += 1
     return {place: list(of_one.values()) for place, of_one in found.items()}
 
 

@@ -131,7 +131,7 @@ def _ranks(
 ) -> tuple[_Ranks, str]:
     own = [_process(file) for file in files]
     if own and all(each in processes for each in own):
-        return {(each, NOT_KNOWN): processes[each] for each in own}, "those of the recording"
+        return {(each, NOT_KNOWN): processes[each] for each in own}, "as in the recording"
     if largest is not None:
         found = {
             (_process(file), each.rank): each.rank
@@ -139,7 +139,7 @@ def _ranks(
             for each in file.communicators
             if _key(each) == largest
         }
-        return found, f"those of communicator {largest[0]}, which has every process"
+        return found, f"as in communicator {largest[0]}, which has every process"
     named = [document.rank_in_name for document in documents]
     if min(named, default=NOT_KNOWN) >= 0 and len(set(named)) == len(named):
         return dict(zip([(each, NOT_KNOWN) for each in own], named, strict=True)), (

@@ -71,8 +71,8 @@ def read_logs(documents: Sequence[Document]) -> Imported:
     if not records:
         raise NotATraceError(
             "cannot import the logs",
-            found="lines of which none states the rank of its process",
-            why="calls and progress are those of ranks",
+            found="no line that states the rank of its process",
+            why="calls and progress belong to ranks",
             attempt="name the files after their ranks, `rank0.log`, `rank1.log`, ...",
         )
     ordered = [records[rank] for rank in sorted(records)]

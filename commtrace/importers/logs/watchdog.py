@@ -140,7 +140,7 @@ class WatchdogLog:
                 member.works.setdefault(work.seq_num, work)
             self.notes.append(
                 "the groups of calls, which this release of torch does not print: the calls are "
-                "compared as those of one group, since no rank has two of them"
+                "compared as if of a single group, since no rank belongs to two groups"
             )
             return []
         return left

@@ -90,7 +90,7 @@ def _in_order(snapshots: Sequence[RasSnapshot]) -> list[RasSnapshot]:
         if other is not snapshot:
             raise TraceError(
                 "cannot import the snapshots as one trace",
-                found=f"two of one time: {other.path} and {snapshot.path}",
+                found=f"two of the same time: {other.path} and {snapshot.path}",
                 why="snapshots of a job follow each other",
                 attempt="import one of them",
             )
@@ -108,7 +108,7 @@ def _ranks(snapshots: Sequence[RasSnapshot]) -> tuple[Mapping[RasDevice, int], s
             fitting.append((-communicator.size, communicator.name, own))
     if fitting:
         _, name, own = min(fitting, key=lambda each: each[:2])
-        return own, f"those of communicator {name}, which has every device"
+        return own, f"as in communicator {name}, which has every device"
     order = {device: place for place, device in enumerate(sorted(devices)[:MAX_RANKS])}
     return order, "no communicator has every device, so devices are numbered by host and process"
 

@@ -167,7 +167,7 @@ SILENT = {
     "symm_mem::memset32_": "writes to a signal of this rank",
     "symm_mem::stream_write_value32_": "writes to a signal of this rank",
     "symm_mem::_barrier": _ONE_SIDED,
-    "symm_mem::memcpy_to_multicast_": "one rank's part of an all-gather that is recorded",
+    "symm_mem::memcpy_to_multicast_": "a rank's part of an all-gather that is recorded",
     **{
         f"symm_mem::{library}_{name}": _ONE_SIDED
         for library, names in {

@@ -200,7 +200,7 @@ def _require_versions(document: Mapping[str, Any], path: Path, summary: str) -> 
                 place=str(path),
                 found=f"{name} {version}",
                 why=f"this commtrace supports versions up to {supported}",
-                attempt="install the commtrace that prepared it, or a newer one",
+                attempt="install the commtrace that prepared it, or a newer version",
             )
     if document["version"] < VERSION:
         raise TraceError(

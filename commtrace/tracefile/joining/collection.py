@@ -121,8 +121,8 @@ def files_in(source: Path, summary: str, place: str = "") -> list[Path]:
             place=place,
             found="no such file or folder",
             why=f"a part of a run is a *{SPOOL_SUFFIX} file, a run file, or a folder of those",
-            attempt="pass the folder of the run, RUN.comm, or that of an interrupted run, "
-            "run.json.spools",
+            attempt="pass the folder of the run, RUN.comm, or the spools of an interrupted "
+            "run, run.json.spools",
         )
     require_run_folder(source, summary)
     paths = sorted(filter(is_part, source.iterdir())) or sorted(filter(is_part, source.rglob("*")))

@@ -180,7 +180,7 @@ def _written_slices(
         raise RuleError(
             f"to write slices along dim {dim} of a tensor of shape {tuple(x.shape)}",
             found=f"{index.numel()} indices and a source of shape {tuple(source.shape)}",
-            why="the source has one slice for each index, of the tensor's other sizes",
+            why="the source has a slice for each index, of the tensor's other sizes",
             hint=f"a source of shape {tuple(wanted)}",
         )
     return x.new_empty(x.shape)

@@ -188,7 +188,8 @@ def check_writable(copied: MaterializedView | LocalCopy) -> None:
             "to write to a view of a DTensor",
             found=f"a copy, {copied.spec.text}: {copied.op} of an expanded tensor needed "
             "communication",
-            why="elements of an expanded tensor share memory, so one write would change several",
+            why="elements of an expanded tensor share memory, so a single write would change "
+            "several",
             hint="clone() the expanded tensor first",
         )
     if _name(copied) not in _SCATTERS:

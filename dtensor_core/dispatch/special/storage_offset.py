@@ -50,7 +50,7 @@ def counted_from(
             found=f"a view whose first element is at position {offset}",
             why="some positions are outside of the tensor's elements, which are all that a "
             "DTensor stores",
-            hint="call it on the tensor that this one is a view of",
+            hint="call it on the tensor that this is a view of",
         )
     if place < len(given):
         given[place] = position - offset

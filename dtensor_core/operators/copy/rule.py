@@ -72,7 +72,7 @@ ROWS = {
     "copy": Row(_copy, "source takes the layout of the destination"),
     **same_row("fill zero", Row(_fill, "elementwise")),
     "masked_fill": Row(
-        _masked_fill, "elementwise; of partial sums one is filled", "affine increasing"
+        _masked_fill, "elementwise; only one rank's partial sum is filled", "affine increasing"
     ),
     **same_row("clone detach alias lift_fresh", pointwise("0", "structural")),
 }

@@ -39,7 +39,7 @@ def _softmax(call: Call) -> ShardingRule:
 
 
 ROWS = {
-    "logsumexp": Row(_log_of_sum, "sharded dim: one of each rank"),
+    "logsumexp": Row(_log_of_sum, "sharded dim: a result per rank"),
     **same_row(
         "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data",
         Row(_softmax, "sharded dim: a sum of each rank"),

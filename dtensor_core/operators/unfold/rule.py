@@ -70,7 +70,7 @@ def _placed(call: Call) -> ShardingRule:
             found=f"{spec.text}, whose elements have strides {spec.stride}",
             why="some positions are outside of the tensor's elements, which are all that a "
             "DTensor stores",
-            hint="call it on the tensor that this one is a view of",
+            hint="call it on the tensor that this is a view of",
         )
     return replace(replicated_rule(call), local=strided)
 

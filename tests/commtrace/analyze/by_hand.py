@@ -50,7 +50,7 @@ def duration_of(call: Any) -> int:
 
 
 def measured_time_of(call: Any) -> int:
-    """Time by which bandwidth is computed: on the device, if no other one is known."""
+    """Time by which bandwidth is computed: on the device, if no other time is known."""
     return time if (time := time_of(call)) >= 0 else call.device_ns
 
 

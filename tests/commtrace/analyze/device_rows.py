@@ -1,4 +1,4 @@
-"""Runs on devices whose kernels are known: injected ones, and random ones of any shape."""
+"""Runs on devices whose kernels are known: injected runs, and random runs of any shape."""
 
 from __future__ import annotations
 

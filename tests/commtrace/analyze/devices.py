@@ -18,7 +18,7 @@ def device_trace(num_steps: int = 2, num_ranks: int = 2, num_kernels: int = 4) -
     """In each step, a rank copies, computes, and reduces twice; the last rank is late to both.
 
     Each step of 1 ms begins with a copy of 40 µs. Kernels of 50 µs follow each other after 10 µs.
-    The first reduction begins while the last kernel runs; the second one is exposed.
+    The first reduction begins while the last kernel runs; the second is exposed.
     """
     comm: list[Any] = []
     kernels: list[Any] = []

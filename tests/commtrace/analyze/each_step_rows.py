@@ -78,7 +78,7 @@ def reduced_to_root(*, used_ns: int = 1_000_000, **columns: Any) -> Trace:
 
 
 def received(late: int, *, num: int = 5, is_posted_ahead: bool = False) -> Trace:
-    """Return a run in which rank 0 receives from ranks 1, 2 and 3, of which one sends late.
+    """Return a run in which rank 0 receives from ranks 1, 2 and 3; one sends late.
 
     A round takes 100 ms. All send 10 ms after its begin, the late one 60 ms after it.
     """
@@ -109,8 +109,8 @@ def received(late: int, *, num: int = 5, is_posted_ahead: bool = False) -> Trace
 def shifted(*, num: int = 5, is_dependent: bool = False, is_together: bool = False) -> Trace:
     """Return a run in which four ranks shift a tensor around a ring, each transfer for 10 ms.
 
-    Rank 0 sends first; each other one receives, and sends then what it had before, or what depends
-    on what it has received, or both together.
+    Rank 0 sends first; every other rank receives, and then sends what it had before, or what
+    depends on what it has received, or both together.
     """
     ms = 1_000_000
     rows: list[Any] = []

@@ -11,11 +11,11 @@ from tests.commtrace.analyze.rows import call, step, trace_of
 NUM_RANKS = 3
 NUM_STEPS = 8
 HOT = 2
-"""The second expert of rank 1 in `layers.1`, of four rows for one of the others."""
+"""The second expert of rank 1 in `layers.1`, with four rows for every row of the others."""
 
 
 def routed_trace(seed: int) -> Trace:
-    """Dispatches and combines of two layers, of which much is unknown or does not fit."""
+    """Dispatches and combines of two layers; much about them is unknown or does not fit."""
     chance = random.Random(seed)
     comm: list[Any] = []
     number = 0

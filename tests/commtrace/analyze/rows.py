@@ -1,4 +1,4 @@
-"""Small hand-made runs, `run_of([call(rank=0, ...), ...])`, and random ones of any shape."""
+"""Small hand-made runs, `run_of([call(rank=0, ...), ...])`, and random runs of any shape."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def trace_of(
     removed_calls: Sequence[Any] = (),
     run: dict[str, Any] | None = None,
 ) -> Trace:
-    """A run of `num_ranks` ranks that each last `LASTS_NS`, with one group of all of them."""
+    """A run of `num_ranks` ranks that each last `LASTS_NS`, with a single group of all of them."""
     return trace_of_rows(
         {"world_size": num_ranks, "missing_ranks": [], **(run or {})},
         {
@@ -149,7 +149,7 @@ def _what_is_reported(chance: random.Random) -> dict[str, Any]:
 def random_fingerprints(
     chance: random.Random, num_ranks: int = 3, num_tensors: int = 40
 ) -> list[Any]:
-    """Fingerprints of tensors in random layouts, some of which lack a rank or differ on one."""
+    """Fingerprints of tensors in random layouts; some lack a rank or differ on a rank."""
     found: list[Any] = []
     ids = [0] * num_ranks
     members = ",".join(map(str, range(num_ranks)))
@@ -183,8 +183,8 @@ def random_fingerprints(
 def random_trace(seed: int, num_ranks: int = 3, num_collectives: int = 40) -> Trace:
     """A run in which everything varies and many values are unknown.
 
-    The calls of one phase, and those of the last rank in one step, have no known time but that of
-    their issue. The last call of a thread has an end, without which it would hang.
+    The calls of one phase, and the last rank's calls in one step, have no known time but their
+    issue. The last call of a thread has an end, without which it would hang.
     """
     chance = random.Random(seed)
 
@@ -296,7 +296,7 @@ def random_kernels(seed: int, comm: Sequence[Any], num: int = 60) -> list[Any]:
     """Kernels of each rank that overlap within a stream, between streams and between devices.
 
     Some have no length, and some an unknown launch or stream. Kernels of communication lie around
-    calls of their rank, of which some are unknown.
+    calls of their rank, some of them unknown.
     """
     chance = random.Random(seed + 1000)
     found = []
@@ -378,7 +378,7 @@ def late_trace(
     *,
     cores: bool | None = None,
 ) -> Trace:
-    """All-reduces every 10 µs, with the given lateness in ns of each rank at the nth one.
+    """All-reduces every 10 µs, with the given lateness in ns of each rank at the nth call.
 
     They complete 9 µs after the first rank arrives, and half of them make a step. It is not known
     whether late ranks had `cores`, or they had them, or they had none.
@@ -447,7 +447,7 @@ def accumulated(num_passes: int = 2, *, by_hand: bool = False, num_steps: int = 
 
 
 def flagged(reasons: Sequence[str]) -> list[Any]:
-    """Passes of a rank that reduces a bucket and then the flags, with one reason for each."""
+    """Passes of a rank that reduces a bucket and then the flags, with a reason for each."""
     known = {"phase": "backward", "module_class": "DistributedDataParallel", "call_ns": 50}
     comm = []
     for n, reason in enumerate(reasons):

@@ -15,10 +15,10 @@ STATES = ("running",) * 12 + (ABORTED, DEAD, NO_MEMBER, UNRESPONSIVE)
 
 
 def snapshot_trace(seed: int) -> Trace:
-    """Up to three snapshots, of which some members have no state, and some kinds no count.
+    """Up to three snapshots; some members have no state, and some kinds no count.
 
     In the snapshots of an even seed some ranks launch nothing more, and the others one call of each
-    kind; in those of an odd seed each rank may launch some.
+    kind; with an odd seed each rank may launch some.
     """
     chance = random.Random(seed)
     rows: list[CommunicatorRow] = []

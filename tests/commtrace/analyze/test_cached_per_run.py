@@ -1,4 +1,4 @@
-"""Cached results belong to one run only, and are freed with it."""
+"""Cached results belong to a single run, and are freed with it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Ticks = tuple[int, int]
 
 @dataclass
 class Rank:
-    """Kernels of a rank in ticks: one of communication for each collective, and computation."""
+    """Kernels of a rank in ticks: a communication kernel for each collective, and computation."""
 
     calls: list[Ticks]
     computes: list[Ticks] = field(default_factory=list)
@@ -144,7 +144,7 @@ def test_random_kernels_agree_with_a_walk_over_time(tmp_path: Path, seed: int) -
 
 
 def running_ahead() -> list[Rank]:
-    """The host issues one call in each step; the device runs each of them one step later."""
+    """The host issues a call in each step; the device runs each of them one step later."""
     steps = {7: (0, 100), 8: (100, 200), 9: (200, 300)}
     launches = [20, 120, 220]
     first = Rank([(120, 160), (195, 230), (310, 350)], [(130, 140), (215, 280)], steps, launches)

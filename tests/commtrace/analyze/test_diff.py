@@ -51,7 +51,7 @@ def test_what_a_run_does_not_know_is_no_change_to_nothing() -> None:
 
 
 def part_known(num_known: int, num: int = 4, blocked_ns: int = 5) -> Any:
-    """A run of equal calls, of which some know the blocked time."""
+    """A run of equal calls; some know the blocked time."""
     calls = [
         call(id=n, wire_bytes=8, blocked_ns=blocked_ns if n < num_known else -1) for n in range(num)
     ]
@@ -85,8 +85,8 @@ def test_what_only_one_run_knows_is_no_growth(before: Any, after: Any, change: f
 
 def test_a_note_says_of_how_many_calls_a_run_lacks_the_time() -> None:
     assert differences_of_runs(part_known(4), part_known(3)) == [
-        "The second run lacks the blocked time of 1 of 4 calls: places of which another run knows "
-        "more or less are not compared."
+        "The second run lacks the blocked time of 1 of 4 calls: places where another run has more "
+        "or fewer known values are not compared."
     ]
 
 

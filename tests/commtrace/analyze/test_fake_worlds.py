@@ -29,7 +29,7 @@ def frames() -> Frames:
 def test_ranks_of_a_fake_world_that_never_existed_are_not_missing(frames: Frames) -> None:
     assert frames.run["missing_ranks"] == []
     assert CATALOG["consistency"].function(frames).empty
-    clause = "not compared: a fake world has one rank", ""
+    clause = "not compared: a fake world has a single rank", ""
     assert result_of(frames, compared(frames), 0) == clause
     assert explain(frames, frames.comm.iloc[0]).missing_ranks == ()
 

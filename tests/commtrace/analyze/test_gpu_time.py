@@ -39,7 +39,7 @@ NCCL = {"category": COMMUNICATION, "name": "ncclDevKernel_AllReduce_Sum_f32_RING
 
 
 def parts(frames: Frames, *, stream: int = -1, step: int = -1, rank: int = 0) -> dict[str, int]:
-    """The parts of one row that are not 0."""
+    """The parts of a row that are not 0."""
     table = gpu_time(frames)
     chosen = (table["rank"] == rank) & (table["stream"] == stream) & (table["step"] == step)
     (row,) = table[chosen].to_dict("records")

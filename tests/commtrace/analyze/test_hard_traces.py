@@ -1,4 +1,4 @@
-"""Every analysis on incomplete traces gives an answer, or a message that names what is missing."""
+"""Every analysis on incomplete traces gives an answer, or a message that names the missing data."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ HARD: dict[str, Frames] = {
 
 @cache
 def notices(name: str, analysis: str) -> list[str]:
-    """Texts on what a trace lacks, of those on one analysis."""
+    """The texts on an analysis that say what a trace lacks."""
     return notices_on(analysis, _notices(name))
 
 

@@ -20,7 +20,7 @@ OWN = "void my_lib::fast_all_reduce<float, 8>(float*, int)"
 
 
 def run(*, kernels: dict[str, str] | None = None) -> Frames:
-    """Kernels of a rank: two that calls have, one that the profile describes, and others."""
+    """Kernels of a rank: two that calls have, a kernel that the profile describes, and others."""
     comm = [
         call(id=0, kind="all_reduce"),
         call(id=1, kind="all_to_all"),

@@ -73,7 +73,7 @@ def lasting_a_week(trace: Trace) -> Trace:
 
 
 def of_a_thousand_ranks() -> Trace:
-    """Each rank makes 10 calls, one a step; rank 7 is late to every second one."""
+    """Each rank makes 10 calls, one a step; rank 7 is late to every second call."""
     trace = late_trace(
         lambda n, rank: 3_000 * (rank == 7 and n % 2) + (n + rank) % 3, num_ranks=1000, num=10
     )
@@ -143,7 +143,7 @@ def thousand() -> tuple[Frames, Frames, int]:
 
 
 def is_close(found: list[Any], expected: list[Any]) -> bool:
-    """Compare columns of a thousand ranks, of which `approx` would wrap each value."""
+    """Compare columns of a thousand ranks; `approx` would wrap each value."""
     return found == expected or found == pytest.approx(expected, nan_ok=True)
 
 

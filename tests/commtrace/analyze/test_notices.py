@@ -59,12 +59,11 @@ def test_calls_that_were_not_timed_or_sized_are_counted_with_their_kinds() -> No
     calls.append(call(id=4, kind="send", at=60, module="a"))
     found = texts(run_of(calls, num_ranks=1, steps=[step(0, 0, 0, 5)]))
     assert (
-        "The blocked time is known for 3 of 5 calls, and blocked times lack that of the others "
+        "The blocked time is known for 3 of 5 calls, and sums of blocked time lack the others "
         "(broadcast, send): 1 without a known end, 1 without a recorded wait."
     ) in found
     assert (
-        "The number of bytes sent is known for 3 of 5 calls, and sums lack that of the others "
-        "(send)."
+        "The number of bytes sent is known for 3 of 5 calls, and sums lack the others (send)."
     ) in found
     untimed = texts(run_of([each._replace(blocked_ns=-1) for each in calls], num_ranks=1))
     assert "The blocked time is not known for 5 of 5 calls (all_reduce, broadcast, send)" in untimed

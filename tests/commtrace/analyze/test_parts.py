@@ -1,4 +1,4 @@
-"""Runs in parts: every table, the check and the notices are those of the run as a whole."""
+"""Runs in parts: every table, the check and the notices equal the whole run's."""
 
 from __future__ import annotations
 

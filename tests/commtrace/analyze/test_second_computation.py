@@ -1,8 +1,9 @@
 """Every analysis compared with a second, independent computation of all of its columns.
 
-The traces are random ones in which everything varies and many values are unknown; a training with a
+The traces are random: in them, everything varies and many values are unknown; a training with a
 straggler; a run on a mesh with an injected straggler and known overlap; layouts that revert;
-devices with random kernels; snapshots of communicators; and programs with one injected fault each.
+devices with random kernels; snapshots of communicators; and programs with a single injected fault
+each.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _faulty() -> dict[str, Trace]:
 
 
 def unlike_ends() -> list[Any]:
-    """All-to-alls of which the second one sends rank 2 more than it expects."""
+    """All-to-alls; the second sends rank 2 more than it expects."""
     sent = ("4,4,4", "4,8,4", "4,4,4"), ("4,4,8", "4,4,8", "4,4,4")
     received = ("4,4,4", "4,8,4", "4,4,4"), ("4,4,4",) * 3
     return [
@@ -123,7 +124,7 @@ ONLY_IN: dict[str, str] = {
     **dict.fromkeys(("all_to_all_splits", "expert_load"), "routed0"),
     **dict.fromkeys(("pipeline_stages", "bubbles", "pipeline_schedule"), "piped0"),
 }
-"""Runs with what some analyses are of, which the random ones lack."""
+"""Runs with the data of some analyses, which the random runs lack."""
 
 
 @cache

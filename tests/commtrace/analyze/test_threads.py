@@ -1,4 +1,4 @@
-"""Threads that analyse one run at a time, as those of a web server or a notebook do."""
+"""Threads that analyse a run at the same time, like the threads of a web server or a notebook."""
 
 from __future__ import annotations
 

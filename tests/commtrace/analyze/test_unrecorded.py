@@ -99,8 +99,8 @@ def test_calls_between_are_not_blamed_on_a_ring_buffer() -> None:
 def test_a_notice_and_a_comparison_say_so() -> None:
     (notice,) = [each for each in notices_of(run()) if "every" in each.text]
     assert notice.text == (
-        "Only every 10th step was recorded: counts, bytes and times are those of the 3 recorded "
-        "steps and of what precedes the first step, not of the whole run."
+        "Only every 10th step was recorded: counts, bytes and times cover the 3 recorded "
+        "steps and what precedes the first step, not the whole run."
     )
     assert not [each for each in notices_of(run(every=None)) if "every" in each.text]
     notes = differences_of_runs(run(every=None), run())

@@ -61,7 +61,7 @@ class _Run:
         self._chance = random.Random(seed)
 
     def operator(self, op: str, where: dict[str, Any], kinds: tuple[str, ...] = ()) -> None:
-        """Run one operator on all ranks, with its collectives."""
+        """Run an operator on all ranks, with its collectives."""
         began = list(self.now)
         for rank in range(self.world_size):
             late = LATE_NS if rank == self.late_rank and kinds else 0
@@ -179,7 +179,7 @@ def training_trace(
     seed: int = 0,
     facts: dict[str, Any] | None = None,
 ) -> Trace:
-    """A run that broadcasts one weight, trains, and ends with a barrier outside of the steps."""
+    """A run that broadcasts a weight, trains, and ends with a barrier outside of the steps."""
     run = _Run(world_size, late_rank, detail, seed)
     run.collective("broadcast", "", _where(-1, "other", "", ""), root=0)
     for step in range(num_steps):

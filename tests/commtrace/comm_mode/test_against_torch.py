@@ -1,4 +1,4 @@
-"""Programs for torch's CommDebugMode get the same answers, and right ones where it is wrong."""
+"""Programs for torch's CommDebugMode get the same answers, and right answers where it is wrong."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Layer(nn.Linear):
 
 
 class Net(nn.Module):
-    """Two layers, one of which is called twice."""
+    """Two layers; one is called twice."""
 
     def __init__(self) -> None:
         super().__init__()

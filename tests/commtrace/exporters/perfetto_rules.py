@@ -8,7 +8,7 @@ of the rule, and returns the slices and arrows that remain. The rules of the imp
     time            no negative ts or dur; µs as a double give the same ns
     nesting         slices of a track nest or are disjoint, in order of start and falling duration
     depth           at most 512 slices are nested
-    flow            an arrow begins at a slice and ends at one, begins once, and before it ends
+    flow            an arrow begins and ends at a slice, begins once, and before it ends
     counter         every value is a number
     name            every track with slices has a name
 
@@ -138,7 +138,7 @@ def _process(found: Imported, events: list[Any]) -> None:
 
 
 def _close(stack: list[dict[str, Any]], start: int, lasts: int) -> bool:
-    """Remove the slices that have ended; return whether the next one nests in those that remain."""
+    """Remove the slices that have ended; return whether the next slice nests in the rest."""
     for each in reversed(stack[:]):
         end = each["start"] + each["lasts"]
         is_instant = each["lasts"] == 0 and lasts == 0

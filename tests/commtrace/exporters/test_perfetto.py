@@ -42,7 +42,7 @@ def slices_by_track(document: dict[str, Any]) -> dict[tuple[int, int], list[Even
 
 
 def overlapping(document: dict[str, Any]) -> list[tuple[Event, Event]]:
-    """Pairs of slices of one track that overlap partially: Perfetto would drop one of them."""
+    """Pairs of slices of a track that overlap partially: Perfetto would drop one of them."""
     found = []
     for events in slices_by_track(document).values():
         around: list[Event] = []

@@ -59,7 +59,7 @@ def slices(found: Imported, first: int, last: int) -> list[dict[str, Any]]:
 
 
 def imported_run(folder: Path) -> Frames:
-    """Profiles of two GPUs: a training, and kernels that overlap on one stream."""
+    """Profiles of two GPUs: a training, and kernels that overlap on a stream."""
     profiles = training(late_us=30.25)
     for profile in profiles:
         profile.launched("ampere_gemm", 50.001, (60.003, 10.004), (64.5, 30.0625), stream=7)

@@ -25,7 +25,7 @@ HOSTILE = "<b>up</b>\u202e"
 
 
 def run(factor: float = 1.0, *, hidden: bool = False) -> Frames:
-    """Three steps of two modules; in the second step the second one's output is off by a factor."""
+    """Three steps of two modules; in the second, the second module's output is off by a factor."""
     generator = torch.Generator().manual_seed(0)
     values: list[tuple[dict[str, Any], torch.Tensor]] = []
     for step in range(3):

@@ -1,4 +1,4 @@
-"""Colours: distinguishable for everyone, and each with one meaning."""
+"""Colours: distinguishable for everyone, and each with a single meaning."""
 
 from __future__ import annotations
 

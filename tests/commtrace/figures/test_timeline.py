@@ -18,7 +18,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 def parts(figure: go.Figure, part: str) -> dict[str, go.Bar]:
-    """The traces of one part, by kind or by name."""
+    """The traces of a part, by kind or by name."""
     return {
         trace.meta.get("kind", trace.name): trace
         for trace in figure.data

@@ -49,7 +49,7 @@ class Process:
 
 
 def write_export(path: Path, *processes: Process, payload: bool = True) -> Path:
-    """Write an export of the calls, each of which follows a kernel that computes for 50 µs."""
+    """Write an export of the calls, each after a kernel that computes for 50 µs."""
     names: dict[str, int] = {}
 
     def string(text: str) -> int:

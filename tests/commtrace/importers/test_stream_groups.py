@@ -1,4 +1,4 @@
-"""Groups of calls of which only the stream is known: ranks whose calls end together."""
+"""Groups of calls where only the stream is known: ranks whose calls end together."""
 
 from __future__ import annotations
 

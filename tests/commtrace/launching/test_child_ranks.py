@@ -1,4 +1,4 @@
-"""Ranks that scripts start: recorded if they form one run, refused if they form several.
+"""Ranks that scripts start: recorded if they form a single run, refused if they form several.
 
 Where the way of starting them is not the claim, ranks are forked, since they need not load torch.
 """
@@ -255,7 +255,7 @@ def test_a_refusal_that_is_still_being_written_is_not_read(suffix: str, tmp_path
 
 
 def test_a_group_of_processes_that_serve_ranks_is_left_alone(run: Any) -> None:
-    """torch creates one such group for checkpoints, with a process per rank."""
+    """torch creates such a group for checkpoints, with a process per rank."""
     result = run(
         """
         dist.init_process_group("gloo")

@@ -1,4 +1,4 @@
-"""Ranks of one machine rendezvous where no other machine can reach them, however often."""
+"""Ranks of a single machine rendezvous where no other machine can reach them, however often."""
 
 from __future__ import annotations
 

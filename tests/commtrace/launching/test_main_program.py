@@ -1,4 +1,4 @@
-"""Programs run by `prepare_main`, compared with the same ones run by Python."""
+"""Programs run by `prepare_main`, compared with the same programs run by Python."""
 
 from __future__ import annotations
 

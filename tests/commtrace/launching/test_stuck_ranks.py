@@ -33,7 +33,7 @@ else:
 def recorded(
     body: str, tmp_path: Path, timeout_s: float | None = None
 ) -> tuple[Trace, LaunchResult]:
-    """Run two ranks, of which rank 1 runs `body` in place of a collective."""
+    """Run two ranks; rank 1 runs `body` in place of a collective."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.format(body=body))
     folder = tmp_path / "spools"

@@ -1,4 +1,4 @@
-"""Temporary folders of a killed process stay until the next one; recordings are kept."""
+"""Temporary folders of a killed process stay until the next process; recordings are kept."""
 
 from __future__ import annotations
 

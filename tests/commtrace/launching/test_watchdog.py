@@ -66,7 +66,7 @@ INNER = [(12, "<module>"), (10, "outer"), (8, "inner")]
 
 @pytest.mark.parametrize("body", ["time.sleep(60)", "(9**9**8) % 7"])
 def test_a_rank_that_is_late_says_where_its_main_thread_stands(body: str, tmp_path: Path) -> None:
-    """The power is one operation, which holds the interpreter's lock."""
+    """The power is a single operation, which holds the interpreter's lock."""
     with rank(tmp_path, 3, body) as late:
         assert functions(ended(tmp_path, late)) == {3: INNER}
 

@@ -41,7 +41,7 @@ class Time:
 
 @dataclass
 class Rank:
-    """The process of one rank, which writes what a test wants it to."""
+    """The process of a rank, which writes what a test wants it to."""
 
     number: int
     time: Time
@@ -94,7 +94,7 @@ class Rank:
         (self._found.append((source, *row)) if source else self._steps.append(row))
 
     def flush(self, facts: dict[str, Any] | None = None) -> None:
-        """Write what has happened since the last time."""
+        """Write everything since the last time."""
         tables = {
             "groups": self.groups,
             sites_of("comm"): self._new_sites,

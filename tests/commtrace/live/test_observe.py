@@ -32,7 +32,7 @@ def names_of(snapshot: Snapshot) -> list[str]:
 
 
 def hang(run: Run, seconds: float, observer: Observer) -> Snapshot:
-    """Three ranks of which rank 1 does not come to the second all-reduce."""
+    """Three ranks; rank 1 does not come to the second all-reduce."""
     ranks = run.start_all(3)
     calls = [rank.issue() for rank in ranks]
     run.pass_(0.1)
@@ -194,7 +194,7 @@ def test_the_straggler_is_the_last_to_arrive_and_its_share_what_all_others_waite
 
 
 def late(run: Run, rank: int, others: int, delays_s: Sequence[float]) -> None:
-    """Collectives at which one rank arrives late."""
+    """Collectives at which a rank arrives late."""
     ranks = run.start_all(others + 1)
     run.pass_(11.0)
     for delay_s in delays_s:

@@ -1,4 +1,4 @@
-"""The incremental reader takes what is new, once, and trusts nothing."""
+"""The incremental reader takes new data, once, and trusts nothing."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ DOORS = [
 
 
 def run(project, option, door: str | None) -> pytest.RunResult:
-    """Run the tests of an option's case, with its value from one source or from none."""
+    """Run the tests of an option's case, with its value from a single source or from none."""
     case = CASES[option.name]
     marker = ""
     args = list(BESIDES.get(option.name, ()))

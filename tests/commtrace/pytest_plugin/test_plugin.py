@@ -316,7 +316,7 @@ def test_together():
     run_threads(reduce, 2)
 """)
     assert "1 failed, 1 passed" in text
-    assert "the ranks cannot be compared\n  found: the recording of one rank" in text
+    assert "the ranks cannot be compared\n  found: the recording of a single rank" in text
 
 
 def test_a_trace_of_another_program_can_be_added(project) -> None:

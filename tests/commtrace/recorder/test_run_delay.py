@@ -23,7 +23,7 @@ SPIN = "while True: pass"
 
 @pytest.fixture
 def other_program_on_this_core() -> Iterator[None]:
-    """Pin this thread to one core, on which another program runs."""
+    """Pin this thread to a single core, on which another program runs."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     other = subprocess.Popen([sys.executable, "-c", SPIN])  # it is pinned to the same core

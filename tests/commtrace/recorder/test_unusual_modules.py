@@ -1,4 +1,4 @@
-"""Modules with unusual methods compute under a recording what they compute without one."""
+"""Modules with unusual methods compute the same with and without a recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module has one path, whatever wraps it, and the user's own names stay."""
+"""A module has a single path, whatever wraps it, and the user's own names stay."""
 
 from __future__ import annotations
 

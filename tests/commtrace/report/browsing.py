@@ -62,7 +62,7 @@ def hover(page: Page, place: str, selector: str) -> str:
 
 
 def column(page: Page, number: int) -> list[str]:
-    """Texts of one column of the visible table."""
+    """Texts of a column of the visible table."""
     return page.locator(f"#table tbody tr td:nth-child({number})").all_inner_texts()
 
 

@@ -27,7 +27,7 @@ def opened_in(browser: Browser, path: Path) -> Opened:
 
 @pytest.fixture(scope="module")
 def tabs(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tabs]:
-    """Tabs that the tests of a module open pages in, one after the other."""
+    """Tabs that the tests of a module open pages in, in turn."""
     tabs = Tabs(browser, tmp_path_factory.mktemp("tabs"))
     yield tabs
     tabs.close()
@@ -35,7 +35,7 @@ def tabs(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def open_page(tabs: Tabs, tmp_path: Path) -> Iterator[Open]:
-    """Open a page, or write that of a run first; `look` is of `Tabs.open`."""
+    """Open a page, or first write the page of a run; `look` is of `Tabs.open`."""
 
     def opened(source: Any, **look: Any) -> Opened:
         is_written = isinstance(source, Path)

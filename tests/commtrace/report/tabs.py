@@ -1,4 +1,4 @@
-"""Tabs of the browser that are used again, since a page costs a third in a tab that had one before.
+"""Tabs of the browser that are used again, since a page costs a third in a used tab.
 
 Most of the time in which a page opens, Chromium compiles plotly.js. It keeps what it has compiled
 of a script for further pages at the same address in the same tab. So pages are copied to the
@@ -33,7 +33,7 @@ def load_page(page: Page, path: Path) -> None:
 
 
 class Tabs:
-    """The tabs of one browser: a test uses as many at a time as it opens pages."""
+    """The tabs of a browser: a test uses as many at a time as it opens pages."""
 
     def __init__(self, browser: Browser, folder: Path) -> None:
         self._browser = browser

@@ -118,7 +118,7 @@ def test_every_text_that_is_shown_is_readable(
 
 @pytest.fixture(scope="module")
 def diff_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a run that is compared with two others: one deeper, one of more ranks."""
+    """The page of a run that is compared with two others: a deeper run, and a run of more ranks."""
     folder = tmp_path_factory.mktemp("diff")
     runs = [
         load(write_synthetic_run(folder / f"{number}.json", **given))

@@ -104,7 +104,7 @@ def test_a_call_is_marked_at_its_height(open_page: Open, path: Path) -> None:
 
 
 def many(num: int = 3000) -> Any:
-    """A run with many kernels on one stream, of which every second half of a ms is busy."""
+    """A run with many kernels on a stream, which is busy in every second half of a ms."""
     kernels = [
         kernel(id=n, at=1000 * n, until=1000 * n + 500, launched=1000 * n, name=f"k{n % 2}")
         for n in range(num)

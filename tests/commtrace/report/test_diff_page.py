@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Frames]:
-    """A baseline, a run with one layer more, and one of eight ranks."""
+    """A baseline, a run with an additional layer, and a run of eight ranks."""
     folder = tmp_path_factory.mktemp("runs")
     made = {"base": {}, "deeper": {"num_layers": 3}, "wider": {"world_size": 8}}
     return [
@@ -178,7 +178,7 @@ def test_time_that_only_one_run_knows_is_not_coloured_as_growth(
     assert rows == {"grew": ["5 µs", "8 µs", "+3 µs (+60.0 %)"]}
     assert page.locator("#rest-module").inner_text() == "1 the same. 1 not known."
     assert page.locator(".lacks").all_inner_texts() == [
-        "The first run lacks the blocked time of 1 of 3 calls: places of which another run knows "
-        "more or less are not compared."
+        "The first run lacks the blocked time of 1 of 3 calls: places where another run has more "
+        "or fewer known values are not compared."
     ]
     assert errors == []

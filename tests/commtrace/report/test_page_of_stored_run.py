@@ -1,4 +1,4 @@
-"""Pages of stored runs: what they hold is that of the run in memory, whatever is shown singly."""
+"""Pages of stored runs hold the same as pages of runs in memory, whatever is shown singly."""
 
 from __future__ import annotations
 

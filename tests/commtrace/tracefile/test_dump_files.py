@@ -1,4 +1,4 @@
-"""Files of dumps: what is written is read, and nothing that is read is trusted."""
+"""Files of dumps read back as they were written, and nothing that is read is trusted."""
 
 from __future__ import annotations
 

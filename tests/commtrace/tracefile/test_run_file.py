@@ -159,7 +159,7 @@ def test_a_newer_version_is_refused_by_its_number(tmp_path: Path) -> None:
         f"cannot read the trace {path}\n"
         f"  found: version {FORMAT_VERSION + 1} of the format\n"
         f"  why: this commtrace supports versions up to {FORMAT_VERSION}\n"
-        "  try: install the commtrace that recorded it, or a newer one"
+        "  try: install the commtrace that recorded it, or a newer version"
     )
 
 

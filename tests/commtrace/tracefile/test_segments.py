@@ -1,4 +1,4 @@
-"""Segments hold the last events of a recording, and are read as one; what is lost is counted."""
+"""Segments hold the last events of a recording, and are read as one; lost events are counted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class File(io.BytesIO):
 
 
 class Rank:
-    """Writes calls of two call sites in turn, one batch each, to segments in memory."""
+    """Writes calls of two call sites in turn, a batch each, to segments in memory."""
 
     def __init__(self, segment_bytes: int = 1, **facts: Any) -> None:
         self.segments = [File()]

@@ -1,4 +1,4 @@
-"""A spool reads back what was written, up to the point where a process was killed."""
+"""A spool reads back all that was written, up to the point where a process was killed."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_a_spool_of_a_newer_version_is_refused_by_its_number() -> None:
         "cannot read the spool rank-00000.spool\n"
         f"  found: version {FORMAT_VERSION + 1} of the format\n"
         f"  why: this commtrace supports versions up to {FORMAT_VERSION}\n"
-        "  try: install the commtrace that recorded it, or a newer one"
+        "  try: install the commtrace that recorded it, or a newer version"
     )
 
 

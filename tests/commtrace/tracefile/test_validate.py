@@ -1,4 +1,4 @@
-"""A trace is validated against the schema: impossible values are named, recorded ones pass."""
+"""A trace is validated against the schema: impossible values are named, recorded values pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators on DTensors equal one device, forward and backward, for any layout of arguments."""
+"""Operators on DTensors match one device, forward and backward, for any layout of arguments."""
 
 from __future__ import annotations
 

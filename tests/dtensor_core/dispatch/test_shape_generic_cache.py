@@ -1,4 +1,4 @@
-"""Decisions cached for other sizes equal those of the full path, on every rank."""
+"""Decisions cached for other sizes equal the full path's, on every rank."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def layout(
 def at_many_sizes(
     dice: random.Random, mesh: DeviceMesh, given: Sequence[Any]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield arguments in one layout, at sizes that do not always match."""
+    """Yield arguments in a layout, at sizes that do not always match."""
     sharded = [dice.choice("abc-") for _ in range(mesh.ndim)]
 
     def made(value: Any) -> Any:

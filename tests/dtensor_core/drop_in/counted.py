@@ -2,7 +2,7 @@
 
 A body is called with a class of counting modes. It runs on four ranks that are threads, with the
 mode of `dtensor_core.debug`, and on a fake group of four, with torch's own mode, whose hooks on
-modules need one process per rank.
+modules need a process per rank.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plans of styles for models: the values of one device, and the asserted collectives."""
+"""Plans of styles for models: the values of a single device, and the asserted collectives."""
 
 from __future__ import annotations
 

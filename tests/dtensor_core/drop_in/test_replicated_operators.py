@@ -1,4 +1,4 @@
-"""Operators on replicated DTensors equal one device, and agree on all ranks."""
+"""Operators on replicated DTensors match a single device, and agree on all ranks."""
 
 from __future__ import annotations
 

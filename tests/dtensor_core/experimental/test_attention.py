@@ -163,7 +163,7 @@ def test_a_mask_of_any_rank_is_refused_on_all(way: str, masked: tuple[int, ...])
         (error_text,) = set(run_threads(body, RANKS))
     finally:
         set_rotate_method("allgather")
-    assert f"one on rank {', '.join(map(str, masked))} of the mesh's 3" in error_text
+    assert f"a mask on rank {', '.join(map(str, masked))} of the mesh's 3" in error_text
 
 
 @on_threads(RANKS)
@@ -227,7 +227,7 @@ def test_what_cannot_be_is_refused_and_leaves_the_buffers() -> None:
 
 @on_threads(4)
 def test_a_sequence_is_sharded_along_one_axis() -> None:
-    with pytest.raises(ValueError, match="a sequence is sharded along one axis"):
+    with pytest.raises(ValueError, match="a sequence is sharded along a single axis"):
         context_parallel(kept_mesh((2, 2))).__enter__()
 
 

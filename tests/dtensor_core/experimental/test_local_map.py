@@ -101,9 +101,9 @@ def test_results_have_a_layout_each(mesh) -> None:
     assert rows == 2
     with pytest.raises(AssertionError, match="result 1 of both is a int"):
         local_map(both, out_placements=(ROWS, ROWS))(x)
-    with pytest.raises(AssertionError, match="out_placements of both must have one entry"):
+    with pytest.raises(AssertionError, match="out_placements of both must have an entry"):
         local_map(both, out_placements=(ROWS, None, None))(x)
-    with pytest.raises(AssertionError, match="in_placements of both must have one entry"):
+    with pytest.raises(AssertionError, match="in_placements of both must have an entry"):
         local_map(both, out_placements=(ROWS, None), in_placements=(ROWS, ROWS))(x)
     with pytest.raises(AssertionError, match="expects placements but received None"):
         local_map(both, out_placements=(ROWS, None), in_placements=(None,))(x)

@@ -1,4 +1,4 @@
-"""User-defined rules replace those of the table, for built-in and custom operators."""
+"""User-defined rules replace the table's, for built-in and custom operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clipping of gradients: plain ones, those of one mesh, and those of several, in one call."""
+"""Clipping of gradients: plain, of a single mesh, and of several meshes, in a single call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`flex_attention` of DTensors: outputs and gradients are those of one device, in every layout."""
+"""`flex_attention` of DTensors: outputs and gradients match a single device, in every layout."""
 
 from __future__ import annotations
 

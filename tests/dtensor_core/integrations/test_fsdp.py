@@ -1,4 +1,4 @@
-"""FSDP2 trains like one process; the parameters alone determine its class of DTensors."""
+"""FSDP2 trains like a single process; the parameters alone determine its class of DTensors."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _trained(
 
 
 def _compare(mixture: nn.Module, dp: Any, **how: Any) -> None:
-    """Compare three clipped steps, and the state dict after them, with those of one process."""
+    """Compare three clipped steps, and the state dict after them, with a single process."""
     reference, tokens = _mixture(), torch.arange(12) % 7
     wanted = _trained(reference, tokens, torch.optim.AdamW(reference.parameters(), lr=0.1))
     mine = tokens.chunk(dp.size())[dp.get_local_rank()]

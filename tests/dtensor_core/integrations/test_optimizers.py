@@ -1,4 +1,4 @@
-"""Every optimizer of torch trains DTensors as it trains full tensors on one process."""
+"""Every optimizer of torch trains DTensors as it trains full tensors on a single process."""
 
 from __future__ import annotations
 

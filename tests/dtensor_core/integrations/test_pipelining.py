@@ -109,7 +109,7 @@ def test_stages_give_the_output_and_the_gradients_of_one_device(make: Any, betwe
 
 
 class Halves(nn.Module):
-    """Makes three tensors: a transposed one, a plain one, and integers, which have no gradient."""
+    """Makes three tensors: transposed, plain, and of integers, which have no gradient."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""torch's DTensors among ours: operators and lists whose first one is ours accept both."""
+"""torch's DTensors among ours: operators and lists whose first DTensor is ours accept both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ X, Y = numbers(4, 3), numbers(4, 3, seed=1)
 
 
 def _both() -> tuple[Any, Any]:
-    """X as a dtensor_core DTensor, Y as one of torch's; both are sharded by rows."""
+    """X as a dtensor_core DTensor, Y as a DTensor of torch; both are sharded by rows."""
     mesh = kept_mesh((2,))
     part = Y.chunk(2)[mesh.get_local_rank()].clone()
     ours = distribute_tensor(X, mesh, [Shard(0)], src_data_rank=None)

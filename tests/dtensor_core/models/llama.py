@@ -1,12 +1,12 @@
 """A Llama-like model for tests, and two ways of sharding it over a mesh.
 
 The model has RMS norms, rotary positions, attention with fewer key-value heads than query heads,
-and SwiGLU, written as for one device. Shapes: B batch, L sequence, D `dim`, H query heads, K
+and SwiGLU, written as for a single device. Shapes: B batch, L sequence, D `dim`, H query heads, K
 key-value heads, E head size, V vocabulary.
 
-`parallelize` applies a plan of styles as programs do: tensor and sequence parallelism on one axis.
-`distribute` makes every parameter a DTensor on a mesh of any number of axes and leaves the rest to
-the operators; the model is then called with DTensors.
+`parallelize` applies a plan of styles as programs do: tensor and sequence parallelism on a single
+axis. `distribute` makes every parameter a DTensor on a mesh of any number of axes and leaves the
+rest to the operators; the model is then called with DTensors.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def rotate_pairs(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 
 def rotate_halves(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Rotate each feature of the first half of x [B, L, H, E] with one of the second half."""
+    """Rotate each feature of the first half of x [B, L, H, E] with a feature of the second half."""
     first, second = x.chunk(2, dim=-1)
     cos, sin = table[0].unsqueeze(1), table[1].unsqueeze(1)
     return (x * cos + torch.cat([-second, first], dim=-1) * sin).type_as(x)
@@ -115,7 +115,7 @@ class Attention(nn.Module):
         self.wo = nn.Linear(args.n_heads * args.head_dim, args.dim, bias=False)
 
     def forward(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        """Map [B, L, D] to [B, L, D]; `table` is that of `rotary_table` for L positions."""
+        """Map [B, L, D] to [B, L, D]; `table` is the result of `rotary_table` for L positions."""
         batch, length, _ = x.shape
         q, k, v = (
             each.view(batch, length, -1, self.head_dim)
@@ -189,11 +189,11 @@ class Llama(nn.Module):
 def parallelize(
     model: Llama, mesh: DeviceMesh, *, loss_parallel: bool = False, use_local_output: bool = True
 ) -> Llama:
-    """Make the model tensor- and sequence-parallel on a mesh of one axis, in place.
+    """Make the model tensor- and sequence-parallel on a mesh of a single axis, in place.
 
     Args:
         model: The model.
-        mesh: A mesh of one axis.
+        mesh: A mesh of a single axis.
         loss_parallel: Keep the logits sharded by vocabulary, for `loss_parallel()`.
         use_local_output: Pass local tensors between the modules. Otherwise they pass DTensors, so
             that a sequence may be sharded unevenly.

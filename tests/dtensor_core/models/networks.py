@@ -1,4 +1,4 @@
-"""Networks written for one device: torch's own attention, convolutions, experts."""
+"""Networks written for a single device: torch's own attention, convolutions, experts."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Gpt(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Patches, a class token, one layer of torch's encoder."""
+    """Patches, a class token, a layer of torch's encoder."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -203,7 +203,7 @@ class Transformer(nn.Module):
         use_seq_parallel: bool,
         local_output_for_attn: bool = False,
     ) -> nn.Module:
-        """Make the module tensor-parallel over a mesh of one axis, in place.
+        """Make the module tensor-parallel over a mesh of a single axis, in place.
 
         With `use_seq_parallel`, norms, dropouts and residuals work on shards of the sequence. With
         `local_output_for_attn`, attention works on local tensors, each rank on its own heads.
@@ -236,7 +236,7 @@ def _ends(use_seq_parallel: bool) -> dict[str, ParallelStyle]:
 
 
 def _block(use_seq_parallel: bool, local_output_for_attn: bool) -> dict[str, ParallelStyle]:
-    """Return the plan for one block.
+    """Return the plan for a block.
 
     Attention's input is redistributed once for q, k and v together, so that their gradients are
     summed before they are communicated.

@@ -1,13 +1,13 @@
-"""A Llama trains on a mesh as on one device, in every sharding of it.
+"""A Llama trains on a mesh as on a single device, in every sharding of it.
 
-The model is written for one device. It is sharded by a plan of styles (tensor and sequence
+The model is written for a single device. It is sharded by a plan of styles (tensor and sequence
 parallel), or all parameters are DTensors on a mesh of one or two axes and the inputs are DTensors.
 Every loss and every gradient of ten steps in double precision is compared.
 
 Counts of collectives are derived. With sequence parallelism, a block gathers its input at the
 beginning of attention and of the feed-forward, and reduce-scatters the partial sums at the end of
 each; backward mirrors both. The embedding reduce-scatters its partial sums, the last matrix gathers
-its input, and without `loss_parallel` its logits are gathered, the backward of which is a slice.
+its input, and without `loss_parallel` its logits are gathered, whose backward is a slice.
 `loss_parallel` reduces a maximum and a sum over the classes of each sample, and the loss; its
 backward sends nothing.
 """
@@ -51,7 +51,7 @@ SHORT = Recipe(steps=3)
 def expect_trains_as_on_one_device(
     args: LlamaArgs, ranks: int, recipe: Recipe = SHORT, **options: bool
 ) -> None:
-    """Train with styles on a mesh of one axis and compare with one device."""
+    """Train with styles on a mesh of a single axis and compare with a single device."""
     recipe = replace(recipe, loss_parallel=options.get("loss_parallel", False))
 
     def body() -> list[Step]:

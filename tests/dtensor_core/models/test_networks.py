@@ -1,4 +1,4 @@
-"""Networks written for one device train on a mesh: the batch sharded, or some matrices.
+"""Networks written for a single device train on a mesh: the batch sharded, or some matrices.
 
 With only the batch sharded, nothing is sent in forward or backward: the loss is a partial sum, and
 so are the gradients of the replicated parameters.
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A network, its inputs, of which the first `sharded` have a batch dim, and the loss."""
+    """A network, its inputs (the first `sharded` have a batch dim), and the loss."""
 
     make: Callable[[], nn.Module]
     inputs: Callable[[], Sequence[torch.Tensor]]

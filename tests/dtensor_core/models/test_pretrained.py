@@ -1,4 +1,4 @@
-"""Models of `transformers` whose parameters and inputs are DTensors train as on one device."""
+"""Models of `transformers` whose parameters and inputs are DTensors train as on a single device."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def on_one_device(name: str) -> list[Step]:
 
 
 def place(model: nn.Module, mesh: Any, layout: Layout) -> None:
-    """Convert all parameters to DTensors; shared ones stay shared."""
+    """Convert all parameters to DTensors; shared parameters stay shared."""
     placed: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module._parameters.items():

@@ -1,8 +1,8 @@
-"""The Transformer, parallel over four ranks, equals the Transformer on one.
+"""The Transformer, parallel over four ranks, equals the Transformer on a single rank.
 
 The counts are derived, not observed. A column-wise and row-wise pair of matrices (attention;
 feed-forward) makes partial sums at its end and, in backward, at its beginning. With tensor
-parallelism each is one all-reduce; with sequence parallelism forward and backward each take one
+parallelism each is an all-reduce; with sequence parallelism forward and backward each take one
 all-gather and one reduce-scatter. Both embeddings are row-wise: their output is a partial sum,
 their input has no gradient. The logits are column-wise and gathered; their backward shards a
 replicated gradient, which is local, and ends, as every column-wise matrix, in partial sums.

@@ -1,4 +1,4 @@
-"""Training steps on one device and on a mesh: every loss and every gradient of every step."""
+"""Training steps on a single device and on a mesh: every loss and every gradient of every step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS, BATCH, LENGTH = 10, 4, 8
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Full tensors of one training step."""
+    """Full tensors of a training step."""
 
     loss: torch.Tensor
     gradients: Mapping[str, torch.Tensor]
@@ -102,7 +102,7 @@ def train(model: Llama, recipe: Recipe = Recipe(), mesh: Any = None) -> list[Ste
 
 @cache
 def on_one_device(args: LlamaArgs, recipe: Recipe = Recipe()) -> list[Step]:
-    """Run the same training on one device."""
+    """Run the same training on a single device."""
     return train(llama(args), recipe)
 
 

@@ -34,7 +34,7 @@ def assert_agrees(
     mesh_shape: tuple[int, ...] = (4,),
     tolerance: float = 1e-6,
 ) -> None:
-    """Assert that results and gradients on every rank are those of one device.
+    """Assert that results and gradients on every rank match a single device.
 
     Args:
         layouts: The placements of every tensor.

@@ -39,7 +39,7 @@ _SINGLE = (
     "linalg_lu_factor_ex linalg_lu linalg_cholesky_ex cholesky cholesky_inverse linalg_matrix_exp "
     "geqrf linalg_ldl_factor_ex"
 )
-"""Operators of one matrix; torch 2.14 no longer has `cholesky`."""
+"""Operators of a single matrix; torch 2.14 no longer has `cholesky`."""
 
 SAMPLES: dict[str, list[Sample]] = {
     **{name: _matrices(name) for name in _SINGLE.split() if hasattr(aten, name)},

@@ -1,4 +1,4 @@
-"""Check a rule against its mathematics, in one process without process group or communication.
+"""Check a rule against its mathematics, in a single process without process group or communication.
 
 The arguments of a call are distributed as a candidate specifies, the local operator runs once per
 coordinate, the results are reassembled as the candidate specifies, and that is compared with the
@@ -48,7 +48,7 @@ class CommunicatesError(AttributeError):
 
 
 class Axis:
-    """Minimal one-axis DeviceMesh for specs, seen from one coordinate."""
+    """Minimal one-axis DeviceMesh for specs, seen from a coordinate."""
 
     ndim = 1
     mesh_dim_names = None
@@ -305,7 +305,7 @@ def check(sample: Sample, offer: Offer, is_near: Near = _is_near) -> bool:
     """Raise AssertionError if the candidate does not give the full run's result.
 
     Args:
-        is_near: Compares a result with that of the full run.
+        is_near: Compares a result with the full run's.
 
     Returns:
         True if the candidate communicated.

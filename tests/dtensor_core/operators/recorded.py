@@ -91,7 +91,7 @@ def _has_nothing_to_shard(sample: Sample) -> bool:
 
 
 class _Recorder(TorchDispatchMode):
-    """Keeps a copy of the calls whose operator has a row, one of each kind."""
+    """Keeps a copy of the calls whose operator has a row, once for each kind."""
 
     def __init__(self, found: dict[str, _Kinds], ranks: int) -> None:
         super().__init__()

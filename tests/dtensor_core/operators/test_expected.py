@@ -1,7 +1,7 @@
 """Communication of the most used operators by layout, forward and backward, derived by hand.
 
-`"S0 R -> S1 | S0 P"` has the layouts of the arguments, of the result, and of the gradients of the
-arguments that have one. One process plays rank 1 of four; what it puts into each collective is
+`"S0 R -> S1 | S0 P"` has the layouts of the arguments, of the result, and of the arguments'
+gradients, if any. One process plays rank 1 of four; what it puts into each collective is
 counted in elements. Kernels of other devices are in `test_attention_kernels`; `interpolate`, `stft`
 and `unfold` in `test_spatial`, `F.unfold` in `test_im2col`, other paddings in `test_padding`.
 """
@@ -193,10 +193,10 @@ _case(
 
 
 def _convolution(name: str, call: Callable[..., Any], *size: int) -> None:
-    """Windows of 3 need one row of either neighbour, 8 samples of 16 channels.
+    """Windows of 3 need a row of either neighbour, 8 samples of 16 channels.
 
-    The gradient of x needs those of the result, of 32 channels, and that of the weight those of x
-    again. A sum over input channels leaves partial sums.
+    The gradient of x needs rows of the result, of 32 channels, and the gradient of the weight needs
+    rows of x again. A sum over input channels leaves partial sums.
     """
     transposed = "transpose" in name
     row = 8 * 16 * torch.Size(size[1:]).numel()

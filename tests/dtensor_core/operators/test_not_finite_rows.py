@@ -1,7 +1,7 @@
 """Pending sums through a linear operator whose other arguments are not finite, for all rows.
 
 docs/operators.md guarantees that an element of the result is finite if and only if it is finite on
-one device; which of the infinities and nan it is may differ.
+a single device; which of the infinities and nan it is may differ.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SINGULAR = (math.inf, -math.inf, math.nan, 0.0)
 
 
 def _with_singular_factors(sample: Sample, offer: Offer) -> Iterator[Sample]:
-    """Yield calls with non-finite values in one floating argument that is not Partial."""
+    """Yield calls with non-finite values in a floating argument that is not Partial."""
     leaves, structure = tree_flatten((sample.args, sample.kwargs))
     tensors = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     for place, placement in zip(tensors, offer.candidate.inputs, strict=True):

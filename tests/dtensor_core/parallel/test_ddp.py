@@ -1,4 +1,4 @@
-"""DistributedDataParallel around a tensor-parallel module trains it like one process."""
+"""DistributedDataParallel around a tensor-parallel module trains it like a single process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ExpertParallel` and `ExpertTensorParallel`: forward and gradients equal those of one device."""
+"""`ExpertParallel` and `ExpertTensorParallel`: forward and gradients match a single device."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_scores_whose_gradient_is_taken_for_replicated_give_the_router_a_wrong_o
 def test_what_a_style_cannot_do_is_refused() -> None:
     def body() -> None:
         mesh = kept_mesh((4,))
-        with pytest.raises(UnsupportedModuleError, match=r"of which ranks get \[\(2, 2, 1, 0\)\]"):
+        with pytest.raises(UnsupportedModuleError, match=r"; ranks get \[\(2, 2, 1, 0\)\]"):
             parallelize_module(Sorted(5), mesh, ExpertParallel())
         with pytest.raises(UnsupportedModuleError, match="parameter w1, which is replicated"):
             parallelize_module(Sorted(4), mesh, ExpertTensorParallel())

@@ -1,4 +1,4 @@
-"""Cross entropy over sharded classes equals one device, and sends only numbers per sample."""
+"""Cross entropy over sharded classes matches a single device, and sends only numbers per sample."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ WITH_EXPERTS = ("mixtral", "qwen3_moe", "gpt_oss", "deepseek_v3", "deepseek_v2")
 
 @cache
 def on_one_device(name: str, **options: Any) -> list[Step]:
-    """Run the same training on one device."""
+    """Run the same training on a single device."""
     return train(PLANNED[name].make(**options), PLANNED[name].batch())
 
 

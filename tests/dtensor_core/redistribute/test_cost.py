@@ -107,7 +107,7 @@ def test_what_was_planned_before_is_planned_anew_when_a_link_is_set() -> None:
 
 
 def _keep(reason: observe.Reason, reasons: list[observe.Reason], rank: int) -> None:
-    """Keep the reasons of one rank: listeners receive those of all ranks that are threads."""
+    """Keep the reasons of one rank: listeners receive the reasons of all ranks that are threads."""
     if dist.get_rank() == rank:
         reasons.append(reason)
 

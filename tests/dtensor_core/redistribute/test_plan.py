@@ -1,4 +1,4 @@
-"""Plans are empty for no change, never cost more than the greedy one, and need no new group."""
+"""Plans are empty for no change, never cost more than the greedy plan, and need no new group."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_partial_values_of_other_reductions_are_reduced_first() -> None:
 def test_nothing_becomes_partial_while_another_axis_awaits_another_reduction(
     reduce_op: str,
 ) -> None:
-    """The identity of one reduction is a number in the other: 1 + 1, for products."""
+    """The identity of a reduction is a number in the other: 1 + 1, for products."""
     source, target = (Replicate(), Partial()), (Partial(reduce_op), Shard(0))
     steps = plan(source, target, (8, 8), 4, mesh((2, 2))).steps
     first = "to_partial" if reduce_op == "sum" else "reduce_scatter"
@@ -218,7 +218,7 @@ def test_the_order_of_two_axes_changes_by_one_exchange_where_they_are_joined() -
 
 
 def test_the_order_of_two_axes_changes_without_gathering_all_of_a_large_tensor() -> None:
-    """On separate groups: the inner axis gathers, the outer one exchanges, the inner one slices."""
+    """On separate groups: the inner axis gathers, the outer exchanges, the inner slices."""
     outer = (Shard(0), Shard(0))
     shape = (1 << 24,)
     steps = plan(outer, INNER, shape, 4, mesh((2, 4))).steps
@@ -271,7 +271,7 @@ def test_a_slow_joined_group_is_left_alone() -> None:
 
 
 def test_the_faster_axis_moves_more() -> None:
-    """P to S on one axis, then on the other, in the order that sends less over the slow one."""
+    """P to S on an axis, then on the other, in the order that sends less over the slow one."""
     source, target = (Partial(), Partial()), (Shard(0), Shard(1))
     for slow in (0, 1):
         links = tuple(SLOW if axis == slow else LINK for axis in range(2))

@@ -25,7 +25,7 @@ NAN, INF = math.nan, math.inf
 def _reduced(
     mesh: Any, values: list[list[float]], reduce_op: str, dtype: torch.dtype, target: Placement
 ) -> torch.Tensor:
-    """Reduce one row of values per rank, and return the full tensor."""
+    """Reduce a row of values per rank, and return the full tensor."""
     local = torch.tensor(values[dist.get_rank()], dtype=dtype)
     pending = DTensor.from_local(local, mesh, [Partial(reduce_op)])
     return pending.redistribute(placements=[target]).full_tensor()

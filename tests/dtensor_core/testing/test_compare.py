@@ -1,4 +1,4 @@
-"""Equality of tensors and their containers: equal values, unequal ones, and the messages."""
+"""Equality of tensors and their containers: equal values, unequal values, and the messages."""
 
 # ruff: noqa: PT009  (it is these methods that are tested)
 

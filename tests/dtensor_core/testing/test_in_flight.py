@@ -1,4 +1,4 @@
-"""Thread groups equal gloo for every collective, or values by hand where gloo lacks one."""
+"""Thread groups equal gloo for every collective, or values by hand where gloo lacks it."""
 
 from __future__ import annotations
 

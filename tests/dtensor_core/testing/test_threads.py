@@ -294,7 +294,7 @@ def test_the_process_is_left_as_it_was():
 
 
 def test_ranks_may_wait_while_they_work_out_a_cached_property():
-    """Python 3.11 has one lock for all instances of a class."""
+    """Python 3.11 has a single lock for all instances of a class."""
 
     class Rank:
         @cached_property

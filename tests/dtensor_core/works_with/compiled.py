@@ -68,7 +68,7 @@ def _same(eager: torch.Tensor, got: torch.Tensor) -> None:
 
 
 def _steps(tensor: torch.Tensor) -> list[int]:
-    """Return the strides of dimensions with more than one element; others say nothing."""
+    """Return the strides of dimensions with several elements; others say nothing."""
     return [step for step, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
 
 

@@ -1,11 +1,11 @@
 """Random programs on DTensors, to be compiled: `python -m …works_with.compiled_programs --count N`.
 
-A program is some steps on x and y [rows, 4, 4] and a weight [4, 4], of which a part may be a region
-of activation checkpointing, then a loss; rows, layouts and mesh are random, too. Compiled on each
+A program is some steps on x and y [rows, 4, 4] and a weight [4, 4], where a part may be a region of
+activation checkpointing, then a loss; rows, layouts and mesh are random, too. Compiled on each
 rank in turn, each process group must have the same collectives on its ranks, and the forward graph
-those of eager mode. Run on ranks that are threads or processes, its results and gradients must be
-those of one device in eager mode, and compiled the same, with the same layouts. Prints each failing
-seed with its program, and exits with 1 if there is one.
+must match eager mode. Run on ranks that are threads or processes, its results and gradients must
+match a single device in eager mode, and compiled the same, with the same layouts. Prints each
+failing seed with its program, and exits with 1 if any seed fails.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Program:
     rows: int
     mesh: tuple[int, ...]
     region: tuple[int, int]
-    """The first step of a checkpoint, and the one after it; none if they are the same."""
+    """The first step of a checkpoint, and the step after it; none if they are the same."""
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         first, end = self.region
@@ -223,7 +223,7 @@ def graphs(
     shape: tuple[int, ...] = (4,),
     backend: str = "aot_eager",
 ) -> list[list[tuple[str, tuple[int, ...]]]]:
-    """Return the collectives of each graph on one of four ranks, with the ranks of their group."""
+    """Return the collectives of each graph on a rank of four, with the ranks of their group."""
     kept: list[list[tuple[str, tuple[int, ...]]]] = []
 
     def keep(graph: torch.fx.GraphModule, _: Any, **__: Any) -> Any:
@@ -244,7 +244,7 @@ def _sent(node: torch.fx.Node) -> tuple[str, tuple[int, ...]]:
 
 
 def differences(made: Program, backend: str = "aot_eager") -> str:
-    """Return the collectives of ranks if they are not the same, or not those of eager mode."""
+    """Return the collectives of ranks if they are not the same, or differ from eager mode."""
     ranks = (0, 3) if made.mesh == (4,) else range(4)
     with made.context():
         sent = {rank: graphs(made, made.arguments, rank, made.mesh, backend) for rank in ranks}
@@ -285,7 +285,7 @@ def _compare_with_one_device(made: Program, sharded: list[torch.Tensor]) -> None
 
 
 def main() -> int:
-    """Run the programs that the command line asks for; returns 1 if one fails."""
+    """Run the programs that the command line asks for; returns 1 if any fails."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--count", type=int, default=500, help="how many programs")
     parser.add_argument("--start", type=int, default=0, help="the first seed")

@@ -1,4 +1,4 @@
-"""torch.compile over functions of DTensors: one graph, and the results of eager.
+"""torch.compile over functions of DTensors: a single graph, and the results of eager.
 
 All tests run on two ranks and compare forward, backward and layouts; `fullgraph=True` ensures that
 the graph does not break.
@@ -253,7 +253,7 @@ def test_a_rank_that_holds_nothing_joins_every_collective() -> None:
 
 @on_threads(4)
 def test_a_rank_that_sends_and_gets_nothing_joins_the_exchange_of_a_slice() -> None:
-    """Of 5 rows the last rank has none, and in the results it has none or other ones."""
+    """The last rank has none of 5 rows, and in the results none or other rows."""
     mesh = init_device_mesh("cpu", (4,))
     torch.manual_seed(0)
     x, w = sharded(mesh, S(0), size=(5, 6)), sharded(mesh, S(1), size=(6, 6))

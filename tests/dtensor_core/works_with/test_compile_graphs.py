@@ -1,6 +1,6 @@
 """Compiled graphs of DTensors: their breaks, collectives, and recompilations.
 
-One process plays one rank of a fake world, so the tests inspect graphs, not values.
+A process plays a rank of a fake world, so the tests inspect graphs, not values.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def test_a_graph_of_resampled_rows_sends_those_around(mesh: DeviceMesh) -> None:
 
 
 def rows(x: DTensor) -> DTensor:
-    """The tensor sharded by rows, of which the last rank has none; they come from other ranks."""
+    """The tensor sharded by rows; the last rank has none, so they come from other ranks."""
     return x.redistribute(placements=[Shard(0)])
 
 

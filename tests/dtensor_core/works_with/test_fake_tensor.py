@@ -1,6 +1,6 @@
 """DTensors of fake and meta tensors, and `make_fx`: shapes and layouts without data.
 
-One process plays one rank of a fake world. The types of the local tensors show that no real data
+A process plays a rank of a fake world. The types of the local tensors show that no real data
 is sent.
 """
 
@@ -74,7 +74,7 @@ def test_making_dtensors_under_the_mode(mesh: DeviceMesh) -> None:
 
 @pytest.mark.parametrize("mode", ["real", "fake"])
 def test_a_shard_whose_layout_forbids_a_view_is_copied(mesh: DeviceMesh, mode: str) -> None:
-    """Kernels choose the strides of a shard, so those of the full tensor may permit the view."""
+    """Kernels choose the strides of a shard, so the full tensor's strides may permit the view."""
     with FakeTensorMode() if mode == "fake" else nullcontext():
         shard = torch.randn(4, 2, 4).transpose(0, 1)
         x = DTensor.from_local(shard, mesh, [Shard(0)], shape=(8, 4, 4), stride=(16, 4, 1))
@@ -84,7 +84,7 @@ def test_a_shard_whose_layout_forbids_a_view_is_copied(mesh: DeviceMesh, mode: s
 
 @on_threads(2)
 def test_nothing_is_sent_under_the_mode() -> None:
-    """A real collective would hang, because only one rank calls it."""
+    """A real collective would hang, because only a single rank calls it."""
     mesh = init_device_mesh("cpu", (2,))
     x = distribute_tensor(torch.randn(8, 6), mesh, [Shard(0)])
     if mesh.get_rank() == 0:

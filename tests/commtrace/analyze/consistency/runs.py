@@ -29,7 +29,7 @@ class Program:
         return names.get(axis, "world")
 
     def one(self, rank: int, kind: str, axis: str, **columns: Any) -> None:
-        """Add one call of one rank."""
+        """Add a call of a rank."""
         name = self.group_of(rank, axis)
         number, seq = self._ids[rank], self._seqs.get((rank, name), 0)
         known = {"dtype": "float32", "payload_bytes": 64, "thread": 1, "source_file": "train.py"}
@@ -122,14 +122,14 @@ def checked(
 def changed(
     rows: list[Any], rank: int, kind: str, columns: dict[str, Any], which: int = 0
 ) -> list[Any]:
-    """Replace fields of one call of one rank."""
+    """Replace fields of a call of a rank."""
     own = [row for row in rows if (row.rank, row.kind) == (rank, kind)]
     victim = sorted(own, key=lambda row: row.id)[which]
     return [row._replace(**columns) if row is victim else row for row in rows]
 
 
 def without(rows: list[Any], rank: int, kind: str, which: int = 0) -> list[Any]:
-    """Remove one call of one rank; later sequence numbers move up."""
+    """Remove a call of a rank; later sequence numbers move up."""
     own = [row for row in rows if (row.rank, row.kind) == (rank, kind)]
     victim = sorted(own, key=lambda row: row.id)[which]
     after = (rank, victim.group)

@@ -126,7 +126,7 @@ CASES: dict[str, tuple[Frames, dict[str, int], str]] = {
             groups=[group("a", [0]), group("b", [1])],
         ),
         {},
-        "not compared: 4 calls, each in a group of one rank",
+        "not compared: 4 calls, each in a group of a single rank",
     ),
     "a group of one rank beside others": (
         run_of(

@@ -1,4 +1,4 @@
-"""All-to-alls in which a rank sends another one more or less than that one expects."""
+"""All-to-alls in which a rank sends another rank more or less than it expects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hanging ranks: which of them is the cause, which are victims, and what is not known."""
+"""Hanging ranks: which of them is the cause, which are victims, and what remains unknown."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def waiting(num_ranks: int, *arrived: int, num_before: int = 3) -> Program:
-    """Ranks of which some wait in one more all-reduce than the others have made."""
+    """Ranks, some of them waiting in one more all-reduce than the others have made."""
     program = Program(num_ranks, num_ranks)
     for _ in range(num_before):
         program.all("all_reduce", "world")
@@ -264,7 +264,7 @@ def test_groups_of_equal_ranks_in_another_order_are_a_fault(num_swapped: int) ->
 
 
 def test_the_branch_by_which_some_ranks_create_a_group_is_named(tmp_path: Path) -> None:
-    """Rank 1 creates one in a later round, when the others do not."""
+    """Rank 1 creates a group in a later round, when the others do not."""
     path = tmp_path / "train.py"
     text = (
         "for batch in loader:\n    reduce()\n    if rank in members:\n        new_group(members)\n"
@@ -288,7 +288,7 @@ def test_the_branch_by_which_some_ranks_create_a_group_is_named(tmp_path: Path) 
 
 
 def test_the_branch_by_which_a_rank_left_creations_out_is_named(tmp_path: Path) -> None:
-    """The others wait in the second one, and the rank in its first collective."""
+    """The others wait in the second collective, and the rank in its first."""
     path = tmp_path / "train.py"
     written(path, "if rank < 2:\n    new_group([0, 1])\n    new_group()\nbroadcast()\n")
     program, where = Program(3, 3), {"source_file": str(path), "source_function": "<module>"}
@@ -348,7 +348,7 @@ def test_ranks_may_create_their_groups_at_lines_of_their_own() -> None:
 
 @pytest.mark.parametrize("swapped", [True, False])
 def test_threads_that_take_turns_in_another_order_are_named(swapped: bool) -> None:
-    """The main thread reduces, another one gathers; a rank alone may leave the gathering out."""
+    """The main thread reduces, another thread gathers; a rank alone may leave the gathering out."""
     program = Program(3, 3)
     for _ in range(3):
         program.all("all_reduce", "world", source_line=12, thread=1)
@@ -362,7 +362,7 @@ def test_threads_that_take_turns_in_another_order_are_named(swapped: bool) -> No
             program.one(rank, kind, "world", source_line=line, thread=thread, **in_flight)
     (row, *_) = records(divergences(hung(program)))
     assert row["ranks"] == "2"
-    assert ("another thread than the one before" in row["event"]) == swapped
+    assert ("another thread than the call before" in row["event"]) == swapped
 
 
 def test_lines_that_any_thread_of_a_pool_runs_do_not_depend_on_the_order_of_threads() -> None:
@@ -487,7 +487,7 @@ def test_ranks_that_all_others_wait_for_in_the_store_are_named(num_idle: int) ->
 
 
 def pipeline(num_steps: int, num_batches: int = 4) -> Program:
-    """Two stages: the first one sends and then receives, micro-batch by micro-batch."""
+    """Two stages: the first sends and then receives, micro-batch by micro-batch."""
     program = Program(2, 2)
     for _ in range(num_steps):
         for rank, kinds in ((0, ("send", "recv")), (1, ("recv", "send"))):
@@ -499,7 +499,7 @@ def pipeline(num_steps: int, num_batches: int = 4) -> Program:
 
 @pytest.mark.parametrize(("num_made", "blamed"), [(3, "1"), (4, "")])
 def test_a_stage_that_sends_a_gradient_less_is_to_blame(num_made: int, blamed: str) -> None:
-    """It goes on to the next step, where it waits for the first stage, and that one for it."""
+    """It goes on to the next step, where it and the first stage wait for each other."""
     program = pipeline(2)
     in_flight = {"complete_ns": -1, "call_ns": -1}
     for kind, line, num in (("send", 1, 4), ("recv", 2, 3)):
@@ -635,7 +635,7 @@ def test_what_each_of_two_roles_always_does_is_no_parting(tmp_path: Path) -> Non
 def test_a_rank_that_begins_another_round_has_passed_the_call_of_the_others(
     sizes: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """By the sizes of its calls: the next one is the first of a round, not one more of the last."""
+    """By the sizes of its calls: the next call is the first of a round, not another of the last."""
     path = tmp_path / "train.py"
     lines = ["def average(pending):", "    for batch in pending:"]
     lines += ["        if batch.is_ready():", "            reduce()"]

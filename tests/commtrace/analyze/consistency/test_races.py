@@ -11,7 +11,7 @@ from tests.commtrace.analyze.rows import START_NS, call, run_of
 
 
 def faults(**columns: Any) -> list[dict[str, Any]]:
-    """Problems of calls of two ranks from 0 to 100, of which the result is used at 40."""
+    """Problems of calls of two ranks from 0 to 100, whose result is used at 40."""
     known = {"is_async": True, "at": 0, "until": 100, "source_file": "train.py", "source_line": 7}
     known |= {"used_shard": 0, "blocked_ns": -1, "used_at": 40, **columns}
     known["result_used_ns"] = START_NS + known.pop("used_at")

@@ -38,7 +38,7 @@ def segments_of(
     Args:
         rank: The rank.
         lines: Line of each call.
-        of_segment: Number of calls in a batch, of which each begins a segment.
+        of_segment: Number of calls in a batch; each batch begins a segment.
         order: Numbers of the calls in the order in which they complete.
     """
     files = [File()]
@@ -74,7 +74,7 @@ def segments_of(
 
 
 def run(*files: Iterable[bytes]) -> Frames:
-    """The segments of several ranks as one run."""
+    """The segments of several ranks as a run."""
     return load(join(joined_segments([parse_spool(file) for of_rank in files for file in of_rank])))
 
 

@@ -1,6 +1,6 @@
 """Statements by which two ranks part, in functions whose comments mark calls and the answer.
 
-`s` marks the last common call, `o` the next one of rank 1, `t` that of rank 0, and `d` the first
+`s` marks the last common call, `o` rank 1's next call, `t` rank 0's next call, and `d` the first
 statement to be found; what follows it is marked `j`. Numbers are levels of frames, from 0: `s0` is
 a line in the outermost function, from which the function with `s1` is called.
 """

@@ -33,7 +33,7 @@ def parted(own: Sequence[Any], others: Sequence[Any], number: int) -> Parting:
 
 
 def lines(found: Parting) -> tuple[int, int, int]:
-    """Lines of the last common call, and of the next ones of both."""
+    """Lines of the last common call, and of the next call of both."""
     rows = [found.common[0] if found.common else None, found.own, found.others]
     common, own, others = (-1 if row is None else int(row["source_line"]) for row in rows)
     return common, own, others

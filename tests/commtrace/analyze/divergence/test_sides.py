@@ -16,7 +16,7 @@ ALL_REDUCE, ALL_GATHER, BROADCAST = ("all_reduce", 8), ("all_gather", 9), ("broa
 
 
 def of_ranks(*last: tuple[str, int]) -> Any:
-    """Ranks that all make a call at line 1, and then one of this kind at this line."""
+    """Ranks that all make a call at line 1, and then a call of this kind at this line."""
     calls = [
         call(
             rank=rank, id=number, seq=number, at=1000 * number, kind=kind, thread=7,

@@ -1,4 +1,4 @@
-"""The laws of savings, checked on a run in memory or a stored one: `broken_laws(frames)`.
+"""The laws of savings, checked on a run in memory or a stored run: `broken_laws(frames)`.
 
 a finding saves at most                   the blocked time of its calls on the ranks that waited
 a finding other than a stall, at most     the blocked time in steps that are not left out

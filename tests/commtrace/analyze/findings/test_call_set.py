@@ -1,4 +1,4 @@
-"""Sets of calls: those of an index, whatever they are stored as."""
+"""Sets of calls hold the calls of an index, however they are stored."""
 
 from __future__ import annotations
 

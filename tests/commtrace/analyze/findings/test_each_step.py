@@ -100,8 +100,8 @@ def test_what_few_steps_do_is_no_finding(calls: list[dict[str, Any]]) -> None:
 def test_receives_in_a_fixed_order_cost_what_the_others_wait() -> None:
     (one,) = found(received(late=1))
     assert one["title"] == (
-        "Rank 0 receives from others in a fixed order, at train.py:3: while it waits for one of "
-        "them, ranks 2, 3 wait 500 ms for it to receive what they have to send."
+        "Rank 0 receives from others in a fixed order, at train.py:3: while it waits for one "
+        "sender, ranks 2, 3 wait 500 ms for it to receive what they have to send."
     )
     assert one["cost_ns"] == 500_000_000 / 4  # mean over ranks
     assert one["source"] == "train.py:3"
@@ -111,5 +111,5 @@ def test_receives_in_a_fixed_order_cost_what_the_others_wait() -> None:
     "trace", [received(late=3), received(late=0), received(late=1, is_posted_ahead=True)]
 )
 def test_receives_that_keep_nobody_waiting_are_no_finding(trace: Trace) -> None:
-    """The late rank is the last one, no rank is late, or all receives are posted ahead."""
+    """The late rank is the last, no rank is late, or all receives are posted ahead."""
     assert found(trace) == []

@@ -39,7 +39,7 @@ WHOLE, CUT, SUM = "f32[8,16] tp:R", "f32[8,16] tp:S(0)", "f32[8,16] tp:P(sum)"
 
 
 def found(calls: list[Any], rule: str, **more: Any) -> list[dict[str, Any]]:
-    """Findings of one rule in a run of one rank, so that means are the rank's own values."""
+    """Findings of a rule in a run of a single rank, so that means are the rank's own values."""
     table = findings(run_of(calls, **({"num_ranks": 1} | more)))
     return table[table["rule"] == rule].to_dict("records")
 

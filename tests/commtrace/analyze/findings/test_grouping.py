@@ -1,4 +1,4 @@
-"""Repeated findings of one rule at one line are merged, with their total cost."""
+"""Repeated findings of a rule at a line are merged, with their total cost."""
 
 from __future__ import annotations
 

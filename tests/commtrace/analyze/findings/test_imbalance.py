@@ -45,7 +45,7 @@ BOTH = "in forward and backward; stable over the steps."
 
 
 def check(frames: Frames, start: str, end: str = BOTH, layers: Sequence[str] = LAYERS) -> None:
-    """Assert that each of the layers has one finding, with this title, and no other has one."""
+    """Assert that each of the layers has one finding, with this title, and no other layer any."""
     rows = found(frames)
     assert [row["module"] for row in rows] == list(layers)
     for row in rows:

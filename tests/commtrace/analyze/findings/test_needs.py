@@ -1,4 +1,4 @@
-"""A rule is evaluated on a trace that has all that it needs, and otherwise says what is lacking."""
+"""A rule is evaluated on a trace that has all that it needs, and names data that is missing."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def gathers() -> Frames:
 
 
 def reduced(role: str) -> Frames:
-    """Gradients that two ranks do not reduce, and each rank's own one in a role."""
+    """Gradients that two ranks do not reduce, and each rank's own gradient in a role."""
     torch.manual_seed(0)
     tensors = [torch.ones(4), torch.randn(4), torch.randn(4)]
     rows = [

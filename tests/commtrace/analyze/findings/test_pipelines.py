@@ -52,7 +52,7 @@ def test_a_stage_of_one_layer_has_no_split_that_could_be_computed(
     slow = Program(one_f_one_b(4, 16), lambda act: time(act) * (2 if act.stage == 2 else 1))
     (finding,) = pipeline_bubbles(layered(slow))
     assert finding.advice == (
-        "No other split of whole layers is better: make those of slow stages faster."
+        "No other split of whole layers is better: make the layers of slow stages faster."
     )
 
 
@@ -124,7 +124,7 @@ def test_causes_of_which_none_is_clear_are_judged_by_their_sum() -> None:
         "rest is due to transfers and the program between actions 45%, stages that differ "
         "(stage 1 on rank 1 takes 1.5 times the mean of the stages) 14%."
     )
-    assert finding.advice.startswith("Move layers from slow stages to fast ones.")
+    assert finding.advice.startswith("Move layers from slow stages to fast stages.")
     assert "Let a stage compute for longer than a transfer takes" in finding.advice
 
 
@@ -164,7 +164,7 @@ def test_what_only_the_first_round_has_is_no_finding() -> None:
 
 
 def healthy(seed: int) -> Program:
-    """A program of equal stages, of which all times vary a little."""
+    """A program of equal stages, whose times all vary a little."""
     chance = random.Random(seed)
     num_ranks = chance.choice((2, 4, 8))
     orders: Orders = MAKERS[seed % 3](num_ranks, 4 * num_ranks)

@@ -1,4 +1,4 @@
-"""Findings in realistic programs: true ones are reported, and no false ones."""
+"""Findings in realistic programs: true findings are reported, and no false ones."""
 
 from __future__ import annotations
 

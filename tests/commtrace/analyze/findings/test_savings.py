@@ -26,12 +26,12 @@ from tests.commtrace.report.test_page_of_stored_run import stored_run
 
 GOLD = sorted((Path(__file__).parents[3] / "gold").glob("*.json"))
 PIPELINES = {"bubble_share", "schedule_share"}
-"""Thresholds of idle time, of which there may be none."""
+"""Thresholds of idle time, which a run may lack."""
 KEENER = replace(
     DEFAULTS,
     thresholds={**dict.fromkeys(THRESHOLDS.keys() - PIPELINES, 0.0), "straggler_ratio": 2.0},
 )
-"""Settings with which rules report what is small, too."""
+"""Settings with which rules report small costs, too."""
 
 RUNS: dict[str, Callable[[], Frames]] = {
     **{name: (lambda trace=trace: load(trace)) for name, trace in (TRACES | FAULTY).items()},

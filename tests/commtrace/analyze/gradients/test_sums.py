@@ -1,4 +1,4 @@
-"""Gradients that are constructed as sums of some ranks' own ones are told to be these sums."""
+"""Gradients that are constructed as sums of some ranks' own gradients are told to be these sums."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Run:
         self._ids = [0] * num_ranks
 
     def add(self, rank: int, role: str, tensor: torch.Tensor, name: str = "w") -> None:
-        """Add a tensor of one rank."""
+        """Add a tensor of a rank."""
         columns = {"role": role, "name": name, "step": 0}
         self.rows.append(row(rank, self._ids[rank], columns, tensor, tensor))
         self._ids[rank] += 1

@@ -1,4 +1,4 @@
-"""Small runs of two ranks with known times, each with one reason for which overlap is lost.
+"""Small runs of two ranks with known times, each with a single reason for which overlap is lost.
 
 Times are in µs. Each of the steps is the same and lasts `STEP_US`; both ranks do the same at once.
 """
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 class Program:
-    """Calls, operators and kernels of one step, from which a run is made."""
+    """Calls, operators and kernels of a step, from which a run is made."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -170,7 +170,7 @@ def late_prefetch() -> Program:
 
 
 def serial_receives() -> Program:
-    """Two receives on rank 1, one after the other, of data that rank 0 sends at once."""
+    """Two consecutive receives on rank 1, of data that rank 0 sends at once."""
     program = Program()
     program.runs(0, 1_000)
     program.sends(1_000, 3_000, between=(0, 1), sent=1_000)
@@ -222,7 +222,7 @@ def one_stream() -> Program:
 
 def overlapped() -> Program:
     """A healthy step: buckets in order behind the backward pass, the next block's parameters
-    behind this one's forward pass, and a sum that is used at once."""
+    behind this block's forward pass, and a sum that is used at once."""
     program = Program()
     gathers = {"kind": "all_gather", "carries": "parameters", "module": "layers.1"}
     program.sends(0, 1_000, waits=990, ready=0, used=2_000, parameters="w", **gathers)

@@ -1,6 +1,6 @@
 """Programs on two processes that lose overlap, each found with its reason, and one that does not.
 
-How much is lost depends on the machine, so only reasons are compared, and what is computed beside.
+How much is lost depends on the machine, so only reasons are compared, and the computations beside.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LARGE = 1 << 20
 
 
 class Layers(nn.Module):
-    """Layers that are used in the order of their registration, or in the reverse one."""
+    """Layers that are used in the order of their registration, or in the reverse order."""
 
     def __init__(self, *, is_reversed: bool) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ def receiving_one_after_the_other(path: str) -> None:
 
 
 NUM_ATTEMPTS = 4
-"""Recordings of a program, one of which has to show what it does."""
+"""Recordings of a program; at least one has to show what it does."""
 
 
 def table_of(program: Callable[[str], None], path: Path) -> pd.DataFrame:

@@ -1,8 +1,8 @@
 """Runs of pipelines with known times: `Program(...).trace()`, computed action by action.
 
 A rank runs its actions in order. After an action whose output goes to another rank, it may do
-something else before it sends; before one whose input comes from another rank, it may issue its
-receive late. Times are in ns.
+something else before it sends; before an action whose input comes from another rank, it may issue
+its receive late. Times are in ns.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def one_f_one_b(num_ranks: int, num: int) -> Orders:
 
 
 def zero_bubble(num_ranks: int, num: int) -> Orders:
-    """1F1B with split backward passes, of which those of weights come one action later."""
+    """1F1B with split backward passes, whose passes of weights come one action later."""
     orders: Orders = {}
     for rank, every in one_f_one_b(num_ranks, num).items():
         own: list[Act] = []
@@ -247,7 +247,7 @@ class Program:
 
 
 def trace_of_programs(rounds: Sequence[Sequence[Program]], **more: Any) -> Trace:
-    """A run whose steps have a round of each pipeline, one second after the one before."""
+    """A run whose steps have a round of each pipeline, a second after the round before."""
     acts: list[Any] = []
     comm: list[Any] = []
     steps: list[Any] = []

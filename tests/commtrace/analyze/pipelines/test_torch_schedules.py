@@ -95,7 +95,7 @@ def _record(cases: dict[str, Case]) -> Recorded:
 
 
 class Attempts:
-    """Recordings, made again where a check of one of them fails."""
+    """Recordings, made again where a check of them fails."""
 
     def __init__(self) -> None:
         self._made: list[Recorded] = []

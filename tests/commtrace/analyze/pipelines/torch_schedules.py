@@ -30,7 +30,7 @@ Timed = tuple[Act, int]
 
 @dataclass(frozen=True)
 class Case:
-    """A schedule, and what is wrong with it; times are in ms.
+    """A schedule, and its faults; times are in ms.
 
     Attributes:
         chunks: Stages of each rank.

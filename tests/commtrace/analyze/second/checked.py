@@ -1,4 +1,4 @@
-"""Second computation of the checks and the rules of findings, one call after the other."""
+"""Second computation of the checks and the rules of findings, call by call."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _differing(calls: dict[int, Any]) -> dict[str, str]:
 
 
 def _unlike_ends(calls: dict[int, Any]) -> list[set[int]]:
-    """Pairs of ranks of which one sends what the other does not expect."""
+    """Pairs of ranks where the receiver does not expect what the sender sends."""
     ranks, found = sorted(calls), []
     for sender in ranks:
         for receiver in ranks:
@@ -233,7 +233,7 @@ _BYTES = {"f32": 4, "bf16": 2}
 
 
 def _layout(text: str) -> tuple[str, tuple[int, ...], str] | None:
-    """Parse the dtype, shape and placement of a layout on a mesh of one axis."""
+    """Parse the dtype, shape and placement of a layout on a mesh of a single axis."""
     found = _LAYOUT.match(text)
     return found and (found[1], tuple(int(n) for n in found[2].split(",") if n), found[4])
 
@@ -250,7 +250,7 @@ def findings(run: Run) -> list[Row]:
 
 
 Found = tuple[list[Any], float, float, str]
-"""Calls, their bytes and time over all ranks, and a module if the rule names one."""
+"""Calls, their bytes and time over all ranks, and a module if the rule names any."""
 
 
 def _row(run: Run, rule: str, calls: list[Any], size: float, time: float, module: str) -> Row:
@@ -337,7 +337,7 @@ def _repeated_all_gather(run: Run) -> list[Found]:
 
 
 def _same_again(run: Run) -> list[Any]:
-    """Gathers whose members all last sent the same tensors in one earlier gather."""
+    """Gathers whose members all last sent the same tensors in the same earlier gather."""
     found = []
     for numbers in _by_number(run).values():
         last: dict[tuple[int, int], int] = {}
@@ -403,7 +403,7 @@ def _ping_pong(run: Run) -> list[Found]:
 
 
 def _own_shards(run: Run) -> dict[tuple[int, int], int]:
-    """The dim of which all members of a collective use their own shard only, by rank and id."""
+    """The dim along which all members of a collective use their own shard only, by rank and id."""
     found = {}
     for numbers in _by_number(run).values():
         for members in numbers.values():
@@ -607,7 +607,7 @@ def _all_delays(run: Run) -> list[tuple[Any, int, int]]:
 
 
 def _delays(run: Run) -> list[tuple[Any, int, int]]:
-    """Those of a known reason, where the run states who had no core, and of no such one."""
+    """Delays not for lack of a core; of a known reason, where the run states who had no core."""
     states_cores = any(call.run_delay_ns >= 0 for call in run.comm)
     unsure = {"no free core", "" if states_cores else "no free core"}
     return [event for event in _all_delays(run) if _reason(run, event[0]) not in unsure]
@@ -672,7 +672,7 @@ def _stall(run: Run) -> list[Found]:
 
 
 def _load_imbalance(run: Run) -> list[Found]:
-    """Delays by changing ranks; those of longer work would be saved, if they are most of them."""
+    """Delays by changing ranks; delays by longer work would be saved, if they are the majority."""
     out = {(last.rank, last.id) for last, *_ in _stalled(run)}
     out |= {
         (call.rank, call.id)
@@ -701,7 +701,7 @@ def _load_imbalance(run: Run) -> list[Found]:
 
 
 def _shared_cores(run: Run) -> list[Found]:
-    """Time without a core, no earlier than its step, and once where threads lack one at once."""
+    """Time without a core, no earlier than its step; threads without a core at once count once."""
     begins = {
         (step.rank, step.step): step.start_ns
         for step in reversed(run.steps)

@@ -17,7 +17,7 @@ SORTS = {"compute": "compute", "memcpy": "copy", "memset": "copy", "": "other"}
 
 
 def gpu_time(run: Run) -> list[dict[str, Any]]:
-    """Each instant between two edges of a device's kernels, launches and steps, one by one."""
+    """Each instant between two edges of a device's kernels, launches and steps, in turn."""
     every = [each for each in run.kernels if each.start_ns >= 0 and each.duration_ns >= 0]
     found = []
     for rank, device in sorted({(each.rank, each.device) for each in every}):
@@ -119,7 +119,7 @@ WORDS = (
 
 
 def kernel_patterns(run: Run) -> list[dict[str, Any]]:
-    """Kernels by name, one by one."""
+    """Kernels by name, individually."""
     kinds = {(call.rank, call.id): call.kind for call in run.comm}
     cells: dict[tuple[str, str, bool], list[Any]] = {}
     facts = {}

@@ -38,7 +38,7 @@ def diff(before: Run, after: Run) -> dict[tuple[str, ...], dict[str, Any]]:
 
 
 def _part(cell: dict[str, float], name: str) -> float:
-    """Part of a place's calls of which a size or time is known."""
+    """Part of a place's calls whose size or time is known."""
     return (
         cell.get(f"known {name}", 0.0) / cell["calls"] if cell["calls"] and name in _SIZES else 1.0
     )

@@ -9,7 +9,7 @@ from tests.commtrace.analyze.second.run import Run
 
 
 def _most_steps(run: Run, calls: list[Any]) -> list[list[Any]]:
-    """Lists of calls of one line each, of the ranks on which most steps have some."""
+    """Lists of calls, each of a single line, of the ranks on which most steps have some."""
     found: dict[Any, list[Any]] = {}
     for call in calls:
         line = call.group, call.source_file, call.source_line

@@ -1,4 +1,4 @@
-"""Second computation of the tables of tensors, one fingerprint after the other."""
+"""Second computation of the tables of tensors, fingerprint by fingerprint."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def tensors(run: Run) -> list[Row]:
 
 
 def _is_first(row: Any, letter: str) -> bool:
-    """Return whether a row counts among its replicas: that of the first rank of the mesh."""
+    """Return whether a row counts among its replicas: the first rank's of the mesh does."""
     return letter != "R" or str(row.rank) == row.mesh.partition(":")[2].split(",")[0]
 
 

@@ -39,7 +39,7 @@ PARTS = {
 
 
 def straggler_of(run: Run, calls: list[Any]) -> Any:
-    """The call for which other members waited; None without one."""
+    """The call for which other members waited; None without such a call."""
     late = [run.last_of[call.rank, call.id] for call in calls]
     return next(
         (last for call, last in zip(calls, late, strict=True) if last.rank != call.rank), None

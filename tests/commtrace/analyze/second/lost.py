@@ -1,4 +1,4 @@
-"""Second computation of overlap that was lost: one call after the other, with lists of intervals.
+"""Second computation of overlap that was lost: call by call, with lists of intervals.
 
 The traces have neither matrix products beside calls nor large buckets, or many small ones.
 """
@@ -106,7 +106,7 @@ def _free(run: Run, each: dict[str, Any], begin: float, end: float) -> float:
 
 
 def _free_spans(run: Run, rank: int) -> list[tuple[float, float]]:
-    """This time of a rank, by counting at each edge what runs and what is in flight."""
+    """This time of a rank, by counting at each edge the running kernels and the calls in flight."""
     known = vars(run).setdefault("free", {})
     if rank not in known:
         ops = [op for op in run.ops if op.rank == rank]

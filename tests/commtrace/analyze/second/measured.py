@@ -36,7 +36,7 @@ def _is_inside(module: str, path: str) -> bool:
 
 
 def by_module(run: Run) -> list[dict[str, Any]]:
-    """One row per module path, and per ancestor of one."""
+    """One row per module path, and per ancestor of a module."""
     calling = {call.module for call in run.comm}
     paths = {"" for _ in calling} | calling
     paths |= {path[:end] for path in calling for end, sign in enumerate(path) if sign == "."}
@@ -110,7 +110,7 @@ def _blocked_ns(calls: list[Any], rows: list[dict[str, Any]]) -> float:
 
 
 def _known_sum(values: list[int]) -> int:
-    """Sum of the known values; -1 if there are values, but no known one."""
+    """Sum of the known values; -1 if there are values, but none is known."""
     known = [value for value in values if value >= 0]
     return sum(known) if known or not values else -1
 

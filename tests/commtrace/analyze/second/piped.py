@@ -19,7 +19,7 @@ CAUSES = (
 
 
 class Round:
-    """Actions of one pipeline between the first and the last of a call of its schedule."""
+    """Actions of a pipeline between the first and the last of a call of its schedule."""
 
     def __init__(self, pipeline: int, step: int, number: int, acts: list[Any]) -> None:
         self.pipeline, self.step, self.number, self.acts = pipeline, step, number, acts
@@ -181,7 +181,7 @@ def _last(
 
 
 def _filled(gaps: list[int], replays: list[list[int]], names: list[str]) -> list[Row]:
-    """Give each gap its causes: what each replay has beyond the ones before it, in time."""
+    """Give each gap its causes: what each replay has beyond the replays before it, in time."""
     rest = list(gaps)
     parts: list[Row] = [{} for _ in gaps]
     done = 0

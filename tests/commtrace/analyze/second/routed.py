@@ -143,7 +143,7 @@ def expert_load(run: Run) -> list[dict[str, Any]]:
 
 
 def imbalance(run: Run) -> list[tuple[list[Any], float, float, str]]:
-    """Hot ranks and experts that are so in all of the steps, the only ones in the traces here."""
+    """Hot ranks and experts that are so in all of the steps; the traces here have no others."""
     ways = _ways(run)
     numbered: dict[tuple[str, int], list[Any]] = {}
     for call in _used(run):
@@ -208,7 +208,7 @@ def _findings(run: Run, loads: Any, of_place: Any) -> list[tuple[list[Any], floa
 
 
 def _always_high(steps: list[list[int]]) -> list[int]:
-    """Columns of which the sum is 1.5 times the mean, and 1.25 in most steps."""
+    """Columns whose sum is 1.5 times the mean, and 1.25 in most steps."""
     if not steps or not steps[0]:
         return []
     sums = [sum(column) for column in zip(*steps, strict=True)]

@@ -119,7 +119,7 @@ class Run:
 
     @cached_property
     def earlier_ends(self) -> dict[tuple[int, int], int]:
-        """Last end of the earlier calls of a call's rank, by rank and id; -1 without one."""
+        """Last end of the earlier calls of a call's rank, by rank and id; -1 if there is none."""
         found: dict[tuple[int, int], int] = {}
         so_far = dict.fromkeys((call.rank for call in self.comm), -1)
         for call in sorted(self.comm, key=lambda call: call.id):
@@ -189,7 +189,7 @@ class Run:
 
 
 def covered(intervals: list[Interval]) -> int:
-    """Total time covered by at least one interval, from a count of open ones at each edge."""
+    """Total time covered by at least one interval, from a count of open intervals at each edge."""
     edges = sorted([(start, 1) for start, _ in intervals] + [(end, -1) for _, end in intervals])
     total, num_open, before = 0, 0, 0
     for at, change in edges:
@@ -199,7 +199,7 @@ def covered(intervals: list[Interval]) -> int:
 
 
 def known_ratio(part: float, total: float) -> float:
-    """The ratio; nan if one of the two is negative, that is unknown."""
+    """The ratio; nan if either is negative, that is unknown."""
     return ratio(part, total) if part >= 0 and total >= 0 else float("nan")
 
 

@@ -1,4 +1,4 @@
-"""Second computation of the progress of communicators, one member after the other."""
+"""Second computation of the progress of communicators, member by member."""
 
 from __future__ import annotations
 

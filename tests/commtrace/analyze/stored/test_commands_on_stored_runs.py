@@ -1,4 +1,4 @@
-"""Pictures, single calls, comparisons and exports of a stored run: those of the run in memory."""
+"""Pictures, single calls, comparisons and exports of a stored run equal the run's in memory."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_its_tables_and_notices_are_those_of_this_machine(
 
 
 def _kill_once(path: Path, number: int) -> int:
-    """Kill this process, unless one has done so already."""
+    """Kill this process, unless that has happened already."""
     if number == 3 and not path.exists():
         path.touch()
         os.kill(os.getpid(), signal.SIGKILL)

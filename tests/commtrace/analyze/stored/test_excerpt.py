@@ -1,4 +1,4 @@
-"""Excerpts and stretches of a stored run: the same as those of the run in memory."""
+"""Excerpts and stretches of a stored run: the same as of the run in memory."""
 
 from __future__ import annotations
 

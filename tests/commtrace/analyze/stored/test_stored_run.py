@@ -1,4 +1,4 @@
-"""Runs read from a dataset in parts: their tables, and what is kept of them on the way."""
+"""Runs read from a dataset in parts: their tables, and what they keep on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call's story: the call it is about, its reason, its members, and what is unknown."""
+"""The story of a call: the call itself, its reason, its members, and what remains unknown."""
 
 from __future__ import annotations
 

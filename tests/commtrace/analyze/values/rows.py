@@ -21,12 +21,12 @@ Tensors = Sequence[tuple[dict[str, Any], torch.Tensor]]
 
 
 def held_by_one(tensors: Tensors) -> Frames:
-    """A run of one rank."""
+    """A run of a single rank."""
     return load(trace_of_one(tensors))
 
 
 def trace_of_one(tensors: Tensors) -> Trace:
-    """The trace of a run of one rank."""
+    """The trace of a run of a single rank."""
     rows = [
         row(0, number, columns, tensor, tensor) for number, (columns, tensor) in enumerate(tensors)
     ]

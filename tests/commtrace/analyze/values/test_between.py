@@ -24,7 +24,7 @@ def observed(role: str, name: str, at: int, tensor: torch.Tensor) -> Any:
 
 
 def wrong_gradient(*calls: Any, factor: float = 2.0) -> Any:
-    """Return the fault of a gradient that is a multiple of the right one, with these calls."""
+    """Return the fault of a gradient that is a multiple of the right gradient, with these calls."""
     generator = torch.Generator().manual_seed(0)
     output, other, gradient = (torch.randn(4, 4, generator=generator) for _ in range(3))
     right = [

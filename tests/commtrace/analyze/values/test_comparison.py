@@ -1,4 +1,4 @@
-"""ValueComparison of runs: the first wrong tensor, and its relation to the right one."""
+"""ValueComparison of runs: the first wrong tensor, and its relation to the right tensor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def some(num: int = 6, dtype: torch.dtype = torch.float32) -> list[tuple[dict[st
 
 
 def with_changed(values: list[tuple[dict[str, Any], Any]], place: int, change: Any) -> Any:
-    """Return the tensors with one, and all after it, changed."""
+    """Return the tensors, changed from a place on."""
     return [
         (columns, change(tensor) if number >= place else tensor)
         for number, (columns, tensor) in enumerate(values)
@@ -116,7 +116,7 @@ def test_a_value_of_an_earlier_step_is_named() -> None:
     wrong = sharded(list(zip(columns, (first, first), strict=True)), [Shard(0)], TP)
     found = compare(right, wrong).fault
     assert found is not None
-    assert (found.relation.kind, found.relation.text) == ("stale", "it is that of step 0")
+    assert (found.relation.kind, found.relation.text) == ("stale", "it is the tensor of step 0")
 
 
 @pytest.mark.parametrize(
@@ -418,14 +418,14 @@ def test_runs_of_different_programs_are_refused() -> None:
     other = [({"module": "elsewhere"}, torch.ones(3))]
     with pytest.raises(UsageError, match="no tensor of one has a counterpart") as raised:
         compare(held_by_one(some()), held_by_one(other))
-    assert "modules elsewhere in steps 0 in the second one" in str(raised.value)
+    assert "modules elsewhere in steps 0 in the second\n" in str(raised.value)
 
 
 def test_runs_without_a_step_in_common_are_refused() -> None:
     later = [({**columns, "step": step}, x) for step, (columns, x) in enumerate(some(3), 4)]
     with pytest.raises(UsageError, match="no step of one has a counterpart in the other") as raised:
         compare(held_by_one(some()), held_by_one(later))
-    assert "steps 4 to 6 in the second one" in str(raised.value)
+    assert "steps 4 to 6 in the second\n" in str(raised.value)
 
 
 def test_few_pairs_and_different_inputs_are_pointed_at() -> None:

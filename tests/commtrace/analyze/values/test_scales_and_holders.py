@@ -102,7 +102,7 @@ def test_a_backward_pass_that_is_wrong_on_a_rank_is_not_one_of_another_scale() -
 
 
 def test_gradients_inherit_the_scale_of_those_before_them() -> None:
-    """The first gradient is right, so that its scale is by design, and so is that of others."""
+    """The first gradient is right, so its scale is by design, and so are the others' scales."""
     fault = backward((2.0, 2.0), wrong=3.0, num_right=1).fault
     assert fault is not None
     assert (fault.right["role"], fault.right["name"]) == ("gradient", "n.weight")

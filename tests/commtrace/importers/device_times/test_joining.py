@@ -139,7 +139,7 @@ def test_ranks_are_those_of_the_recording_by_host_and_process(
     joined = import_trace([folder], recorded)
     gathered = {(c.rank, c.id) for c in rows(trace, "comm") if c.kind == "all_gather"}
     assert found(joined) == {key: export.device_ns[key] for key in gathered}
-    assert joined.run["joined"][0] == "ranks of its files: those of the recording"
+    assert joined.run["joined"][0] == "ranks of its files: as in the recording"
 
 
 def test_ranks_in_another_order_are_another_group(
@@ -175,7 +175,7 @@ def _beyond(operation: Operation) -> Operation:
     ("change", "reason"),
     [
         (_other_size, "operation 1 has 1,204 bytes, its call 1,200"),
-        (_beyond, "operation 40 has no recorded call, of which there are 9"),
+        (_beyond, "operation 40 has no recorded call among 9:"),
     ],
 )
 def test_a_group_with_an_operation_that_does_not_fit_is_not_joined(

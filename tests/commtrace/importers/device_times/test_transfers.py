@@ -75,18 +75,18 @@ def _without_first(operation: Operation) -> Operation | None:
 
 
 def _without_a_middle_one(operation: Operation) -> Operation | None:
-    """Leave out the third transfer of each group, which is the last one of the pair."""
+    """Leave out the third transfer of each group, which is the last of the pair."""
     return operation if operation.number != 2 or not operation.is_p2p else None
 
 
 @pytest.mark.parametrize(
     ("change", "reasons"),
     [
-        (_without_first, ["transfers without times, which may not be the first ones"]),
+        (_without_first, ["transfers without times, which may not be the first transfers"]),
         (
             _without_a_middle_one,
             [
-                "transfers of which the tool lacks some between others",
+                "transfers with gaps in the tool's numbering",
                 "the recording has more or fewer transfers",
             ],
         ),
@@ -115,7 +115,7 @@ def test_without_times_a_recording_that_may_have_begun_late_is_not_joined(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_time_lands_at_another_call(seed: int, trace: Trace, tmp_path: Path) -> None:
-    """Both lack some calls at random, of which some are 25 ms and some 1 ms apart."""
+    """Both lack some calls at random; some of these are 25 ms apart, some 1 ms."""
     chance = random.Random(seed)
     gaps = {call: chance.choice((10**6, 25 * 10**6)) for call in range(100)}
     apart = [
@@ -140,7 +140,7 @@ def test_no_time_lands_at_another_call(seed: int, trace: Trace, tmp_path: Path) 
 
 
 def _apart(trace: Trace) -> Trace:
-    """The calls, each a second after the one before it."""
+    """The calls, each a second after the call before it."""
     late = [
         c._replace(issue_ns=c.issue_ns + c.id * 10**9, complete_ns=-1, result_used_ns=-1)
         for c in rows(trace, "comm")

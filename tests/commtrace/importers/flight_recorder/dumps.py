@@ -1,8 +1,8 @@
 """Synthetic flight recorder dumps in the layouts of torch's releases, to inject faults into.
 
-Fields and numbers are those of `dump_layouts`; a test in `test_recorded_by_torch.py` compares the
-newest with a dump that torch itself writes. torch numbers launches as here: every one increases the
-number of collectives or of transfers of its group, and an entry has both.
+Fields and numbers come from `dump_layouts`; a test in `test_recorded_by_torch.py` compares the
+newest with a dump that torch itself writes. torch numbers launches as here: every launch increases
+the number of collectives or of transfers of its group, and an entry has both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NONE_YET = {
 
 
 class _Numbers:
-    """Numbers of a group on one rank."""
+    """Numbers of a group on a rank."""
 
     collective = 0
     p2p = 0
@@ -40,7 +40,7 @@ class _Numbers:
 
 
 class Dump:
-    """The flight recorder of one rank; methods record the rank's calls."""
+    """The flight recorder of a rank; methods record the rank's calls."""
 
     def __init__(
         self, rank: int, *, backend: str = "nccl", ranks: Any = None, torch: str = "2.13"
@@ -61,7 +61,7 @@ class Dump:
         return self
 
     def call(self, name: str, group: str = ALL, **fields: Any) -> Dump:
-        """Record one collective or transfer; `fields` has `state`, `sizes` (of inputs), `out`,
+        """Record a collective or transfer; `fields` has `state`, `sizes` (of inputs), `out`,
         `dtype`, `duration_ms`, `function` (innermost frame).
         """
         numbers = self._of(group)
@@ -77,7 +77,7 @@ class Dump:
 
     def batch(self, names: list[str], group: str = ALL, *, closing: str = "coalesced",
               state: str = "completed", **fields: Any) -> Dump:  # fmt: skip
-        """Record several calls in one launch: only the closing entry has their state."""
+        """Record several calls in a single launch: only the closing entry has their state."""
         numbers, of_transfers = self._of(group), is_transfer(names[0])
         apart = self.layout.counts_transfers_apart
         numbers.p2p += of_transfers and apart
@@ -176,7 +176,7 @@ class Dump:
         collectives: bool = True,
         stacks: bool = True,
     ) -> dict[str, Any]:
-        """The dump of a ring buffer that holds all entries, or the `last` ones only.
+        """The dump of a ring buffer that holds all entries, or only the `last` entries.
 
         Args:
             last: Number of entries that the ring buffer holds.
@@ -202,7 +202,7 @@ class Dump:
         return document | ({"entries": entries} if collectives else {})
 
     def _enqueued(self, group: str, *, in_p2p: bool, state: str) -> None:
-        """Note the number of a launch, which is that of transfers if these are counted apart."""
+        """Note the number of a launch, among transfers if these are counted apart."""
         numbers = self._of(group)
         about = self._status.setdefault(str(self._first_group + int(group)), dict(_NONE_YET))
         about["last_enqueued_collective"] = numbers.p2p if in_p2p else numbers.collective

@@ -24,9 +24,10 @@ class Layout:
         has_status: The dump has `pg_status`.
         has_json: There is a JSON form.
         counts_transfers_apart: A batch of transfers increases `p2p_seq_id`, not the other number.
-        enters_parts: Calls of a batch of collectives have entries; otherwise only its end has one.
+        enters_parts: Calls of a batch of collectives have entries; otherwise only its end has an
+        entry.
         enters_lists: All tensors of a list are entered; otherwise the first ones.
-        barrier: Name of a barrier, which is an all-reduce of one element.
+        barrier: Name of a barrier, which is an all-reduce of a single element.
     """
 
     version: str

@@ -27,7 +27,7 @@ def test_a_healthy_run_has_no_problem(tmp_path: Path) -> None:
 
 
 def _replaced(dumps: list[Dump], rank: int, which: int, **fields: Any) -> list[Dump]:
-    """Change one entry of one rank; no call completes from there on."""
+    """Change an entry of a rank; no call completes from there on."""
     entry = dumps[rank].entries[which]
     entry.update(fields)
     for dump in dumps:
@@ -74,7 +74,7 @@ def test_a_call_that_went_through_is_held_against_nobody(tmp_path: Path) -> None
         dump.call("all_reduce", state="completed")
     (found,) = problems(write_dumps(tmp_path, dumps))
     assert (found["problem"], found["is_fault"], found["ranks"]) == ("lost calls", False, "0")
-    assert "its dump was written before those of other ranks" in found["explanation"]
+    assert "its dump was written before the other ranks wrote theirs" in found["explanation"]
 
 
 @pytest.mark.parametrize("retained", [[9, 14, 20, 23], [3, 30, 30, 30]])

@@ -1,6 +1,7 @@
 """Dumps of every kind of fault, in the layout of each release and for worlds of 2 to 64 ranks.
 
-The dumps are made of a healthy program with one fault, so that the answer is known by construction.
+The dumps are made of a healthy program with a single fault, so that the answer is known by
+construction.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def extra(dumps: list[Dump], culprit: int) -> Answer:
 
 
 def differing(**fields: Any) -> Make:
-    """The culprit's call has other properties: the first one is the name of the problem."""
+    """The culprit's call has other properties: the first is the name of the problem."""
 
     def make(dumps: list[Dump], culprit: int) -> Answer:
         for dump in dumps:
@@ -118,7 +119,7 @@ def findings(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def expect(folder: Path, answer: Answer | None) -> None:
-    """Compare what is found first with the answer; a hang is a finding, too."""
+    """Compare the first result with the answer; a hang is a finding, too."""
     faults, hangs = findings(folder)
     assert [(row["problem"], row["ranks"]) for row in faults[:1]] == ([answer] if answer else [])
     assert [each["title"] for each in hangs[:1]] == [row["explanation"] for row in faults[:1]]
@@ -166,7 +167,7 @@ def test_the_status_proves_a_fault_if_dumps_list_no_call(
 
 
 def split(num_ranks: int, wrong: tuple[int, int] | None) -> list[Dump]:
-    """All-to-alls with split sizes: rank r sends r + 1 elements to each; one expects another."""
+    """All-to-alls with split sizes: rank r sends r + 1 elements to each; one expects others."""
     dumps = world(num_ranks, "later")
     for dump in dumps:
         sent = [dump.rank + 1] * num_ranks

@@ -48,7 +48,7 @@ def functional_coalesced() -> None:
 
 
 def transfers(rank: int) -> None:
-    """Send and receive 10 times on all ranks together, none of which is entered."""
+    """Send and receive 10 times on all ranks together; no transfer is entered."""
     if rank == 0:
         dist.send(ones(4), 1)
         dist.send(ones(4), 1)

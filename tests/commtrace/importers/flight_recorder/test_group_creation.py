@@ -35,7 +35,7 @@ def test_another_order_of_numbers_is_a_fault(
 
 
 def test_one_name_with_other_members_is_a_fault(tmp_path: Path) -> None:
-    """Rank 0 has created the group of all ranks first, the others that of ranks 0 and 1."""
+    """Rank 0 has created the group of all ranks first, the others the group of ranks 0 and 1."""
     dumps = []
     for rank in range(4):
         groups = {ALL: [0, 1, 2, 3], "1": [0, 1], "2": [0, 1, 2, 3]}
@@ -62,7 +62,7 @@ def test_numbers_that_skip_groups_of_other_ranks_are_no_fault(tmp_path: Path) ->
 
 
 def test_groups_without_a_name_are_not_compared(tmp_path: Path) -> None:
-    """gloo states its groups without names, each in place of the one before."""
+    """gloo states its groups without names, each in place of the previous group."""
     for rank in range(4):
         last = [0, 1, 2, 3] if rank else [0, 1]
         config = {"": {"name": "", "desc": "", "ranks": str(last)}}

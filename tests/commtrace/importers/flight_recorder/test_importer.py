@@ -244,7 +244,7 @@ def test_a_default_group_without_calls_begins_no_groups_anew(tmp_path: Path) -> 
 def test_what_no_dump_contains_is_reported_by_a_notice(tmp_path: Path) -> None:
     frames = load(import_trace([write_dumps(tmp_path, healthy())]))
     notice = "\n".join(each.text for each in notices_of(frames))
-    assert "Imported from flight recorder, which lacks: roots but those of gathers" in notice
+    assert "Imported from flight recorder, which lacks: roots (except of gathers" in notice
     assert "did not close the recording" not in notice
     assert "killed" not in notice
     assert "No steps were marked, so there are no numbers per step.\n" in notice

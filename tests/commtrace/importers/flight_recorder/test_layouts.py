@@ -265,7 +265,7 @@ def test_ranks_that_each_lack_a_call_of_the_other_by_their_status_are_in_a_deadl
 
 @pytest.mark.parametrize("torch", DISTINCT)
 def test_calls_in_flight_alone_accuse_nobody_who_went_on(torch: str, tmp_path: Path) -> None:
-    """Rank 0 has completed the broadcast, of which it is the root; the others are still in it."""
+    """Rank 0, the root, has completed the broadcast; the others are still in it."""
     ranks = without_transfers(torch)
     ranks[0].dump.call("broadcast")
     for rank in ranks[1:]:

@@ -1,4 +1,4 @@
-"""Random programs in dumps of every layout: a hang is blamed on its rank, and on no other one."""
+"""Random programs in dumps of every layout: a hang is blamed on its rank, and on no other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def half_of(rank: int) -> str:
 
 
 def collective(chance: random.Random, dumps: list[Dump]) -> None:
-    """Issue one collective, or one on each half."""
+    """Issue a single collective, or a collective on each half."""
     way, size = chance.randrange(5), chance.randrange(1, 5)
     for dump in dumps:
         if way == 0:
@@ -38,7 +38,7 @@ def collective(chance: random.Random, dumps: list[Dump]) -> None:
 
 
 def transfers(chance: random.Random, dumps: list[Dump], num: int) -> None:
-    """Issue transfers between two ranks, alone or in a batch, or between those of each half."""
+    """Issue transfers between two ranks, alone or in a batch, or within each half."""
     source, target = chance.sample(range(4), 2)
     send, recv = f"send {source}->{target}", f"recv {target}<-{source}"
     way = chance.randrange(3)
@@ -56,7 +56,7 @@ def transfers(chance: random.Random, dumps: list[Dump], num: int) -> None:
 
 
 def program(chance: random.Random, torch: str, missing: int) -> list[Dump]:
-    """Return the dumps of a program in which one rank does not issue the last all-reduce."""
+    """Return the dumps of a program in which a rank does not issue the last all-reduce."""
     dumps = [Dump(rank, torch=torch) for rank in range(4)]
     share, num = chance.choice([0.0, 0.3, 0.6]), chance.randrange(1, 4)
     for _ in range(chance.randrange(5, 60)):

@@ -1,4 +1,4 @@
-"""Dumps of torchcomms, which number all calls of a process in one sequence."""
+"""Dumps of torchcomms, which number all calls of a process in a single sequence."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_one_sequence_counts_the_calls_of_a_single_group(tmp_path: Path) -> None
 
 
 def test_a_sequence_that_differs_between_ranks_counts_no_calls(tmp_path: Path) -> None:
-    """Rank 0 had one call more on another communicator, which its ring buffer has lost."""
+    """Rank 0 had another call on another communicator, which its ring buffer has lost."""
     dumps = [Comms(rank, {"world": range(4)}) for rank in range(4)]
     dumps[0].call("barrier", "world")
     for dump in dumps:

@@ -1,7 +1,7 @@
 """Synthetic dumps of torchcomms' flight recorder.
 
-Facts from comms/torchcomms/hooks/fr/FlightRecorder.cpp: one sequence numbers all calls of a process
-from 0, transfers included, which have neither a peer nor `is_p2p`; a group is named by its
+Facts from comms/torchcomms/hooks/fr/FlightRecorder.cpp: a single sequence numbers all calls of a
+process from 0, transfers included, which have neither a peer nor `is_p2p`; a group is named by its
 communicator and described by its backend; an entry ends with an event of a device, or has only the
 wall time from its issue to its end; a split of a communicator is an entry; there are no stacks and
 no states of groups. The first versions named every backend `nccl`, listed ranks without brackets
@@ -21,7 +21,7 @@ DURATION_MS = 2.5
 
 
 class Comms:
-    """The flight recorder of one rank; `call` records a call on a communicator."""
+    """The flight recorder of a rank; `call` records a call on a communicator."""
 
     def __init__(
         self, rank: int, groups: dict[str, Sequence[int]], *, backend: str = "ncclx",
@@ -69,7 +69,7 @@ class Comms:
         return self
 
     def document(self, *, last: int | None = None, only_active: bool = False) -> dict[str, Any]:
-        """The dump of a ring buffer that holds all entries, or the `last` ones only."""
+        """The dump of a ring buffer that holds all entries, or only the `last` entries."""
         entries = self.entries if last is None else self.entries[-last:]
         entries = [each for each in entries if not (only_active and each["retired"])]
         config = {

@@ -16,7 +16,7 @@ DUMPED_US = 1_752_867_229_276_385
 
 @dataclass(frozen=True)
 class InspectorLayout:
-    """Fields of the lines of a release; `version` is that of the format."""
+    """Fields of the lines of a release; `version` is the format's."""
 
     name: str
     version: str = "v4.0"
@@ -43,7 +43,7 @@ LAYOUTS = (
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation as NCCL runs it: `size` is that of the count it is given."""
+    """An operation as NCCL runs it: `size` refers to the count it is given."""
 
     function: str
     number: int
@@ -61,7 +61,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Communicator:
-    """A communicator as one rank of it sees it, with the operations that it dumps."""
+    """A communicator as seen by a rank of it, with the operations that it dumps."""
 
     id: str
     rank: int
@@ -78,7 +78,7 @@ def log_of(
     host: str = "node0",
     pid: int = 4711,
 ) -> str:
-    """The log of one process, with one dump of each communicator."""
+    """The log of a process, with a dump of each communicator."""
     lines = []
     for communicator in communicators:
         context = _context(layout, communicator, host, pid)
@@ -156,7 +156,7 @@ def _operation(layout: InspectorLayout, operation: Operation, num_ranks: int) ->
 
 
 def _trace(operation: Operation, prefix: str) -> dict[str, Any]:
-    """Two channels: the second one starts later and ends later by a microsecond."""
+    """Two channels: the second starts later and ends later by a microsecond."""
     at = DUMPED_US + operation.at_us
     channels = range(2)
     return {

@@ -352,7 +352,7 @@ def test_a_second_line_of_one_operation_is_left_out(tmp_path: Path) -> None:
     path.write_text(text + text)
     trace = import_trace([path])
     assert trace.num_rows("comm") == 4
-    note = "operations with the number of an earlier one, which are left out: 4"
+    note = "operations with the number of an earlier operation, which are left out: 4"
     assert note in trace.run["lacks"]
 
 

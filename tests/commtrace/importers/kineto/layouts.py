@@ -1,6 +1,6 @@
 """Layouts of profiler traces: how releases of torch, Kineto and NCCL spell the same events.
 
-Each row of `LAYOUTS` has the spellings of one period. Their sources are Kineto's output_json.cpp,
+Each row of `LAYOUTS` has the spellings of a period. Their sources are Kineto's output_json.cpp,
 CuptiActivity.cpp, RocprofActivity_inl.h and the tests of its TensorBoard plugin, torch's
 torch/csrc/profiler/util.cpp, and traces of these periods.
 """
@@ -20,7 +20,7 @@ OPERATOR, ANNOTATION, KERNEL, RUNTIME, COPY = (
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Spellings of one kind: operator, description, annotation, and in a kernel's name."""
+    """Spellings of a kind: operator, description, annotation, and in a kernel's name."""
 
     operator: str
     description: str
@@ -42,7 +42,7 @@ NAMES: Mapping[str, Names] = {
 }
 REDUCING = ("all_reduce", "reduce_scatter", "barrier")
 LISTS = ("allreduce_", "broadcast_", "send", "recv_", "barrier")
-"""Operators whose tensors are a list, of which older profilers state no shapes."""
+"""Operators whose tensors are a list, for which older profilers state no shapes."""
 
 DTYPES: Mapping[str, tuple[str, str, str, str, int]] = {
     "float32": ("float", "Float", "float", "f32", 4),
@@ -107,7 +107,7 @@ NO_GROUPS, GROUPS, GROUPS_AS_TEXT = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Spellings of one period.
+    """Spellings of a period.
 
     Attributes:
         kernel_name: The name of a kernel by kind and element type.

@@ -1,7 +1,7 @@
 """Synthetic Chrome traces in torch.profiler's format for NCCL programs, which need a GPU.
 
-Field names and their peculiarities are those of torch/csrc/profiler/util.cpp and of Kineto. Real
-traces of gloo programs are recorded in `test_recorded_by_torch.py`.
+Field names and their peculiarities are taken from torch/csrc/profiler/util.cpp and from Kineto.
+Real traces of gloo programs are recorded in `test_recorded_by_torch.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PRESENT = replace(LAYOUTS["2026"], base_ns=BASE_NS, groups=GROUPS, categories={}
 
 
 class Profile:
-    """The trace of one rank; times are µs since `BASE_NS`."""
+    """The trace of a rank; times are µs since `BASE_NS`."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class Profile:
 
 
 def ranks_text(ranks: list[int]) -> str:
-    """Ranks as texts have them: the first 30 and the last one."""
+    """Ranks as texts have them: the first 30 and the last."""
     if len(ranks) <= 30:
         return str(ranks)
     return f"[{', '.join(map(str, ranks[:30]))}, ..., {ranks[-1]}]"

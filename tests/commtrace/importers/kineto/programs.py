@@ -5,9 +5,9 @@
     program.rows             # the truth: a row for each call of each communication kernel
 
 Ranks compute on two streams, while tensor-parallel and data-parallel groups communicate on others,
-from the main thread and that of the autograd engine: one after the other and at once, hidden behind
+from the main thread and the autograd engine's thread: in turn and at once, hidden behind
 computation at their start, in their middle, at their end, or not at all. Members of a group begin a
-kernel at times of their own and end it together, as with NCCL on one host.
+kernel at times of their own and end it together, as with NCCL on a single host.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Row:
-    """The truth of one call; `group` is () and `payload_bytes` -1 if the trace does not have it."""
+    """The truth of a call; `group` is () and `payload_bytes` -1 if the trace does not have it."""
 
     rank: int
     start_ns: int
@@ -69,7 +69,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """The truth of one kernel of any sort."""
+    """The truth of a kernel of any sort."""
 
     rank: int
     step: int
@@ -200,7 +200,7 @@ class Program:
         return runs
 
     def _pair(self, begin: float) -> None:
-        """Even ranks send to the next ones, on a stream of each pair."""
+        """Even ranks send to the next ranks, on a stream of each pair."""
         issues = {rank: begin + self._between(200, 500) for rank in self._ranks}
         runs = self._runs("tp", STREAMS["pair"], issues)
         for trace in self.traces:
@@ -210,7 +210,7 @@ class Program:
             self._saw(trace.rank, [call], ranks, runs[trace.rank])
 
     def _batched_transfers(self, begin: float) -> None:
-        """Each rank sends to the other one of its pair and receives from it, in one kernel."""
+        """Each rank sends to the other rank of its pair and receives from it, in one kernel."""
         issues = {rank: begin + self._between(200, 500) for rank in self._ranks}
         later = {rank: issue + 120 for rank, issue in issues.items()}
         runs = self._runs("tp", STREAMS["tp"], later)
@@ -335,7 +335,7 @@ class Program:
         self.kernels.append(Busy(rank, self._step, start, end, communicates))
 
     def _saw(self, rank: int, calls: Sequence[Call], ranks: tuple[int, ...], run: Run) -> None:
-        """Remember calls that one kernel ran."""
+        """Remember calls that a single kernel ran."""
         self._ran(rank, run, communicates=True)
         for call in calls:
             kind, payload = call.kind, self._payload(call)

@@ -1,4 +1,4 @@
-"""The trace of one rank of a program, event by event, in the layout of a period."""
+"""The trace of a rank of a program, event by event, in the layout of a period."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOST_US = 40
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One communication call of a rank, on the host; its tensors have one dimension."""
+    """A communication call of a rank, on the host; its tensors have one dimension."""
 
     kind: str
     group: str
@@ -52,7 +52,7 @@ class Run:
 
 
 class RankTrace(Profile):
-    """Events of one rank."""
+    """Events of a rank."""
 
     _correlation = 40_000
 
@@ -65,7 +65,7 @@ class RankTrace(Profile):
         return name
 
     def batch(self, calls: Sequence[Call], run: Run) -> str:
-        """Add calls that one kernel runs, launched as the batch is closed."""
+        """Add calls that a single kernel runs, launched as the batch is closed."""
         name = self.layout.kernel_name(calls[0].kind, calls[0].dtype)
         for call in calls:
             is_noted = call.peer < 0 or self.layout.annotates_batches
@@ -202,7 +202,7 @@ class RankTrace(Profile):
         }
 
     def _noted(self, call: Call) -> dict[str, Any]:
-        """The shapes of the annotation, which are those of the tensors sent."""
+        """The shapes of the annotation, which are the shapes of the tensors sent."""
         sent = {"barrier": 1, "recv": call.received}.get(call.kind, call.sent)
         dtype = DTYPES["uint8" if call.kind == "barrier" else call.dtype][0]
         return {"Input Dims": [[sent]], "Input type": [dtype]}

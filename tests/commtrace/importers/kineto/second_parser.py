@@ -1,4 +1,4 @@
-"""A second reader of profiler traces, by other means than commtrace's, of which it imports nothing.
+"""A second reader of profiler traces, by other means than commtrace and without importing it.
 
 It loads a file as JSON, finds a kernel's operator among all spans of the thread that are around its
 launch, and measures overlap by counting, at each instant where a kernel begins or ends, how many

@@ -320,7 +320,7 @@ def other_sizes(profiles: list[Profile]) -> None:
     ("change", "reason"),
     [
         (more_calls, "their numbers differ between ranks"),
-        (apart_in_time, "call 0 ends on one rank before another one begins it"),
+        (apart_in_time, "call 0 ends on one rank before another rank begins it"),
         (other_sizes, "the sizes of call 0 differ between ranks"),
         (lambda profiles: profiles.pop(), "1 of 3 ranks have none"),
     ],

@@ -1,4 +1,4 @@
-"""Text logs: lines of torch's watchdog and of NCCL, of one rank or of many, among other output."""
+"""Text logs: lines of torch's watchdog and of NCCL, of a rank or of many, among other output."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_counts_and_states_of_each_member_are_rows(layout: RasLayout, tmp_path: 
 def test_what_a_socket_answers_before_the_snapshot_is_left_out(
     greeting: str, tmp_path: Path
 ) -> None:
-    """The snapshot is one of NCCL 2.28.9 on an H200, as its socket gave it."""
+    """The snapshot is from NCCL 2.28.9 on an H200, as its socket gave it."""
     text = (Path(__file__).parent / "ras_of_one_gpu.json").read_text()
     trace = import_trace([write(tmp_path / "ras.json", greeting + text)])
     (group,) = rows(trace, "groups")
@@ -193,5 +193,5 @@ def test_a_snapshot_without_communicators_is_refused(tmp_path: Path) -> None:
 
 def test_two_snapshots_of_one_time_are_refused(tmp_path: Path) -> None:
     text = snapshot(counts([1, 1]))
-    with pytest.raises(TraceError, match="two of one time"):
+    with pytest.raises(TraceError, match="two of the same time"):
         import_trace([write(tmp_path / "ras", text, text)])

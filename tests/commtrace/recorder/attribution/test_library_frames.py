@@ -402,7 +402,7 @@ def test_a_rank_that_has_joined_reduces_gradients_too_and_an_optimizer_sends_par
 
 
 class Around(nn.Module):
-    """A model that contains a wrapped one."""
+    """A model that contains a wrapped model."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -605,7 +605,7 @@ def test_what_stages_of_a_pipeline_send_has_their_module_and_its_direction(sched
 
 
 class TwoModels(nn.Module):
-    """Two wrapped parts, neither of which is the outermost module."""
+    """Two wrapped parts; neither is the outermost module."""
 
     def __init__(self) -> None:
         super().__init__()

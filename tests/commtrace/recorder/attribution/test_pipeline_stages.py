@@ -197,7 +197,7 @@ def test_a_recording_waits_for_the_package_and_stops_waiting(
 
 
 def marked(folder: str) -> None:
-    """Two stages by hand: one micro-batch forward and backward."""
+    """Two stages by hand: a micro-batch forward and backward."""
     rank = dist.get_rank()
     with commtrace.record() as recording:
         with commtrace.pipeline_action(stage=rank, micro_batch=0, action="forward"):

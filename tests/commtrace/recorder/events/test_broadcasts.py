@@ -25,7 +25,7 @@ def _world(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def are_unchanged(program: Callable[[], object]) -> list[bool]:
-    """Return of each broadcast but the first whether an earlier one wrote its data."""
+    """Return for each broadcast but the first whether an earlier broadcast wrote its data."""
     with commtrace.record(detail="op") as recording:
         program()
     comm = recording.trace().tables["comm"]
@@ -41,7 +41,7 @@ def are_unchanged(program: Callable[[], object]) -> list[bool]:
 
 
 def by_hand(change: Change, sizes: tuple[int, ...] = (5, 5)) -> None:
-    """Broadcast tensors as one of all of them, and copy them back, as libraries do."""
+    """Broadcast tensors as a single tensor of all of them, and copy them back, as libraries do."""
     tensors = [torch.ones(size) for size in sizes]
     for _ in range(NUM_STEPS):
         flat = torch.cat([each.view(-1) for each in tensors])

@@ -1,6 +1,6 @@
 """Recorded fields of each collective of torch.distributed, compared with values derived by hand.
 
-Four ranks of which this one is rank 1, tensors of 8 floats: 32 bytes, 8 of them a quarter.
+Four ranks, this being rank 1; tensors of 8 floats: 32 bytes, 8 of them a quarter.
 """
 
 from __future__ import annotations

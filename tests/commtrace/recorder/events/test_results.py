@@ -185,7 +185,7 @@ def test_memory_that_is_given_out_again_holds_no_result(world: None) -> None:
 def racing(kind: str) -> list[tuple[bool, bool]]:
     """Calls of a program: whether its data is used, and before the call is complete.
 
-    Rank 1 issues its call later, so that the one of rank 0 is in progress until then.
+    Rank 1 issues its call later, so that rank 0's call is in progress until then.
     """
     size = 1 << 10
     with commtrace.record(detail="op") as recording:

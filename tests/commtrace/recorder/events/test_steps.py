@@ -1,4 +1,4 @@
-"""Steps are found from the calls of one source."""
+"""Steps are found from the calls of a single source."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_waiting_for_what_is_no_result_raises_the_same() -> None:
 
 
 def test_what_a_functional_collective_runs_finds_the_dispatcher_as_ever(world: None) -> None:
-    """This includes one that raises: later factories still use the right dispatch keys."""
+    """This includes a factory that raises: later factories still use the right dispatch keys."""
 
     def keys_of_the_thread() -> tuple[str, str]:
         return (

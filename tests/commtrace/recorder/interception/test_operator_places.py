@@ -1,4 +1,4 @@
-"""Operators that follow each other are located once; locating each one gives the same rows."""
+"""Operators that follow each other are located once; locating each operator gives the same rows."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Fails(torch.autograd.Function):
 
 
 def failing() -> tuple[list[bool], list[int]]:
-    """A pass that raises after its first bucket, then one that succeeds."""
+    """A pass that raises after its first bucket, then a pass that succeeds."""
     first, second = (nn.Linear(4, 4) for _ in range(2))
     two = [DistributedDataParallel(each) for each in (first, second)]
     with commtrace.record(detail="collective") as recording:

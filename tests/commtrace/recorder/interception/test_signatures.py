@@ -24,7 +24,7 @@ NEW = {
     "symm_mem::nccl_get_out": (2, 14),
     "symm_mem::nvshmem_get_out": (2, 14),
 }
-"""Operators of a torch that is newer than the oldest supported one."""
+"""Operators of a torch that is newer than the oldest supported version."""
 
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 OPERATORS = communication_operators()

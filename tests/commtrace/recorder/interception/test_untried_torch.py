@@ -25,7 +25,7 @@ def fresh() -> None:
 
 @pytest.fixture
 def untried(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A torch newer than the tested ones, with an operator that is in no table."""
+    """A torch newer than the tested versions, with an operator that is in no table."""
     monkeypatch.setattr(torch, "__version__", "9.1.0a0+git")
     monkeypatch.delitem(signatures.SIGNATURES, "c10d::gather_")
     return "c10d::gather_"

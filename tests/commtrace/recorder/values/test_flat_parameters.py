@@ -1,4 +1,4 @@
-"""Parts of original parameters in flat ones, and sketches of ranges of elements."""
+"""Parts of original parameters in flat parameters, and sketches of ranges of elements."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Doubling(nn.Module):
 
 
 def norms(recording: commtrace.Recording, role: str) -> list[float]:
-    """Return the norms of a role, over that of a vector of ones, in the order of time."""
+    """Return the norms of a role, over the norm of a vector of ones, in the order of time."""
     table = recording.trace().tables["fingerprints"]
     return [
         norm / math.sqrt(WIDTH)

@@ -65,7 +65,7 @@ def hosts(folder: Path) -> None:
 
 
 def recreated(folder: Path) -> None:
-    """Groups created again under one name, of which rank 2 has only the second."""
+    """Groups created again under the same name; rank 2 has only the second."""
     folder.mkdir(parents=True, exist_ok=True)
     worlds: tuple[set[int], ...] = ({0, 1}, {0, 1, 2}, {1, 2})
     for rank in range(3):
@@ -86,7 +86,7 @@ def recreated(folder: Path) -> None:
 
 
 def restarted(folder: Path) -> None:
-    """Spools of an earlier attempt beside those of the latest one."""
+    """Spools of an earlier attempt beside the latest attempt's."""
     folder.mkdir(parents=True, exist_ok=True)
     for attempt in range(2):
         for rank in range(2):
@@ -98,7 +98,7 @@ def restarted(folder: Path) -> None:
 
 
 def found_steps(folder: Path) -> None:
-    """Steps that were found, of a run that recorded every other one; rank 1 has marked none."""
+    """Steps that were found, of a run that recorded every other step; rank 1 has marked none."""
     folder.mkdir(parents=True, exist_ok=True)
     for rank in range(2):
         facts = synthetic_facts(rank, 2)
@@ -112,7 +112,7 @@ def found_steps(folder: Path) -> None:
 
 
 def partial(folder: Path) -> None:
-    """Marked steps, of which one was recorded in part; ids out of order; a former rank."""
+    """Marked steps, one recorded only in part; ids out of order; a former rank."""
     folder.mkdir(parents=True, exist_ok=True)
     for rank in range(2):
         comm = [
@@ -126,7 +126,7 @@ def partial(folder: Path) -> None:
 
 
 def segmented(folder: Path) -> None:
-    """The last segments of two ranks, one of which has lost the middle."""
+    """The last segments of two ranks; one has lost the middle."""
     folder.mkdir(parents=True, exist_ok=True)
     for rank in range(2):
         paths: list[Path] = []

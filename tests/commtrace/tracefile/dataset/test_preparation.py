@@ -157,7 +157,7 @@ def test_a_second_preparation_waits_for_the_first_and_goes_on_with_its_files(
 
 
 def _of_complete_ranks(times: dict[str, int]) -> dict[str, int]:
-    """The files of ranks that have all of theirs; a rank that lacks one is converted again."""
+    """The files of ranks that have all of theirs; a rank that lacks a file is converted again."""
     num_files = Counter(Path(name).name for name in times)
     return {
         name: at for name, at in times.items() if num_files[Path(name).name] == len(EVENT_TABLES)

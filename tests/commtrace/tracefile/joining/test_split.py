@@ -1,4 +1,4 @@
-"""A trace that is split into the recordings of its ranks, and joined with those of others."""
+"""A trace that is split into the recordings of its ranks, and joined with recordings of others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_synthetic_run_of_many_ranks_comes_back(tmp_path: Path) -> None:
 
 
 def node(rank: int, boot: str, shift_ns: int, *, name: str = "0") -> Trace:
-    """A run file of one rank of two, on a host whose wall clock is off by `shift_ns`."""
+    """A run file of one of two ranks, on a host whose wall clock is off by `shift_ns`."""
     start = START_NS + shift_ns
     calls = [
         CommEvent(

@@ -1,4 +1,4 @@
-"""All ranks take their steps from one source, also from truncated spools."""
+"""All ranks take their steps from the same source, also from truncated spools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def spool(
     found: dict[str, int] | None = None,
     facts: dict[str, Any] | None = None,
 ) -> Any:
-    """Six calls, 10 ns apart; steps of 20 ns, the first of which begins 10 ns after the start."""
+    """Six calls, 10 ns apart; steps of 20 ns; the first begins 10 ns after the start."""
     stream = io.BytesIO()
     writer = SpoolWriter(stream, synthetic_facts(rank, 2))
     writer.write(

@@ -1,4 +1,4 @@
-"""Metadata of results derived without an operator's meta kernel equals that of the kernel."""
+"""Metadata of results derived without an operator's meta kernel equals the kernel's."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_shortcut_agrees_with_the_kernel(calls) -> None:
 
 
 def _library() -> tuple[torch.library.Library, Any]:
-    """Operators whose kernels fail without data: one needs data, one rejects its arguments."""
+    """Operators whose kernels fail without data: one needs data, another rejects its arguments."""
     library = torch.library.Library("metadata_test", "DEF")
     for name in ("refusing", "reading"):
         library.define(f"{name}(Tensor x) -> Tensor")

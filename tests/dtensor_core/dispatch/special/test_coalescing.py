@@ -1,4 +1,4 @@
-"""Lists of small partial sums are reduced by one collective per kind; large ones separately."""
+"""Lists of small partial sums are reduced by a collective per kind; large sums separately."""
 
 from __future__ import annotations
 

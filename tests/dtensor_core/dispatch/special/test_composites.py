@@ -1,4 +1,4 @@
-"""Composites with kernels that cannot take DTensors equal one device, including `out=`."""
+"""Composites with kernels that cannot take DTensors match a single device, including `out=`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call that one device refuses is refused by every rank, before anything is sent."""
+"""A call that a single device refuses is refused by every rank, before anything is sent."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def of_two_dtypes() -> None:
 
 
 def sharded(tensor: torch.Tensor, dim: int = 0) -> DTensor:
-    """Shard a tensor of 5 rows or columns over 6 ranks, the last of which holds nothing."""
+    """Shard a tensor of 5 rows or columns over 6 ranks; the last rank holds nothing."""
     return distribute_tensor(tensor, kept_mesh((6,)), [Shard(dim)])
 
 

@@ -1,4 +1,4 @@
-"""Attention and its surroundings equal one device, without communication if sharded by heads."""
+"""Attention and its surroundings match one device, without communication if sharded by heads."""
 
 from __future__ import annotations
 

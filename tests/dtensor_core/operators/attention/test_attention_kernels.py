@@ -56,7 +56,7 @@ KERNELS = [_flash, _causal, _efficient, _cudnn, _overrideable, _on_cpu, _causal_
 
 
 def _heads(queries: int = 128) -> list[torch.Tensor]:
-    """128 queries, because one kernel pads its logsumexp to a multiple of 32."""
+    """128 queries, because a kernel pads its logsumexp to a multiple of 32."""
     return [_t(4, 8, size, 6).requires_grad_() for size in (queries, 7, 7)]
 
 

@@ -124,7 +124,7 @@ def _sums(one: list[int], other: list[int]) -> list[int]:
 def _sends_and_agrees(
     convolve: Callable[..., Any], tensors: list[torch.Tensor], forth: list[int], back: list[int]
 ) -> None:
-    """Assert the bytes that each rank sends in one exchange; all tensors stay sharded by rows."""
+    """Assert the bytes that each rank sends in an exchange; all tensors stay sharded by rows."""
     wanted = convolve(*tensors)
     gradients = torch.autograd.grad(wanted.sin().sum(), tensors)
 

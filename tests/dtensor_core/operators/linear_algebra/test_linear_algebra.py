@@ -140,7 +140,7 @@ def test_what_kernels_conjugate_within_is_conjugated() -> None:
 
 @pytest.mark.parametrize("name", ["baddbmm", "addbmm"])
 def test_ranks_without_a_part_of_a_sum_of_integers_scale_by_fractions_as_others(name: str) -> None:
-    """Kernels truncate such factors to integers; those of empty sums refuse them."""
+    """Kernels truncate such factors to integers; kernels of empty sums refuse them."""
     call: Any = getattr(torch, name)
     added, left, right = (
         torch.arange(n).reshape(s) for n, s in ((4, (2, 2)), (12, (3, 2, 2)), (12, (3, 2, 2)))

@@ -1,4 +1,4 @@
-"""Norms sharded along any dim: equal to one device, and the statistics that ranks share."""
+"""Norms sharded along any dim: equal to a single device, and the statistics that ranks share."""
 
 from __future__ import annotations
 

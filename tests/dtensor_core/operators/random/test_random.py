@@ -202,7 +202,7 @@ def check(sample: Sampled, xs: list[torch.Tensor], layouts: list[Layout] = LAYOU
 
 @pytest.fixture
 def _quiet() -> Iterator[None]:
-    """Silence warnings: operators around the random one may lack a rule."""
+    """Silence warnings: operators around the random operator may lack a rule."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingRuleWarning)
         yield

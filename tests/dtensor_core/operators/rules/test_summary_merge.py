@@ -1,4 +1,4 @@
-"""Reductions, scans and searches along a sharded dim: each rank shares one summary of its rows."""
+"""Reductions, scans and searches along a sharded dim: each rank shares a summary of its rows."""
 
 from __future__ import annotations
 

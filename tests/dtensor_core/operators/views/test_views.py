@@ -45,7 +45,7 @@ def test_a_shape_without_elements_is_blocked_throughout() -> None:
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.data())
 def test_factors_multiply_to_the_dims_they_make_up(sizes: list[int], data: st.DataObject) -> None:
-    """Merging neighbours of one list at random gives two shapes with known common factors."""
+    """Merging neighbours of a list at random gives two shapes with known common factors."""
     before, after = (_merged(sizes, data) for _ in range(2))
     left, right, factors, blocked = reshape_factors(before, after)
     assert blocked == [] or any(len(dims) for dims in left)
