@@ -17,7 +17,6 @@ import os
 import resource
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -71,15 +70,14 @@ def measured(
     from commtrace.tracefile.dataset import open_dataset
     from commtrace.workers import Workers
 
-    num, lasted = Counter[str](), Counter[str]()
+    lasted: dict[str, list[float]] = {}
 
     class Timed(StoredRun):
         def other_results(self, function: Any, *args: Any) -> Iterator[bytes]:
             begin = time.perf_counter()
             yield from super().other_results(function, *args)
             name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-            num[name] += 1
-            lasted[name] += time.perf_counter() - begin
+            lasted.setdefault(name, []).append(time.perf_counter() - begin)
 
     begin = time.perf_counter()
     with Workers("analyse the run", num_workers) as workers:
@@ -98,7 +96,8 @@ def measured(
     own, others = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu_s = sum(each.ru_utime + each.ru_stime for each in (own, others))
     peaks = _peak_bytes() or own.ru_maxrss * 1024, others.ru_maxrss * 1024
-    passes = [(name, num[name], seconds) for name, seconds in lasted.most_common()]
+    passes = [(name, len(each), sum(each)) for name, each in lasted.items()]
+    passes.sort(key=lambda each: -each[2])
     return Measured(passes, computed - begin, written - computed, cpu_s, peaks)
 
 
