@@ -105,7 +105,7 @@ def sections(run: Frames) -> Sections:
     """Return the sections of the run's matches."""
     found = pd.concat(run.by_ranks(_extents))
     extents = found.groupby(level=0).agg({"lowest": "min", "highest": "max", "num": "sum"})
-    width = (extents["highest"] - extents["lowest"] + 1).to_numpy()
+    width = np.array(extents["highest"] - extents["lowest"] + 1)
     # A number is believed only if there are calls for it.
     is_sparse = width > 4 * extents["num"].to_numpy() + _LEAST_SPARSE
     distinct: dict[int, np.ndarray] = {}

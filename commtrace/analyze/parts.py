@@ -188,7 +188,7 @@ class PartedRun(Frames, ABC):
 
     def of_each_call(self, answer: Answer, compute: Answer) -> Any:
         """Return a row per call of the run, computed in parts."""
-        return _stacked(self.by_ranks(answer))
+        return _stacked(self.by_ranks(answer)).sort_index()
 
     def rows_of(self, answer: Answer, part: Frames) -> Any:
         """Return the rows of some calls, computed by the parts that have them."""
