@@ -81,8 +81,8 @@ NO_RANK = np.iinfo("int64").max
 
 @across_ranks(
     num=(0, "int64"),
-    kind=(0, "int64"),
-    root=(_LONG_AGO, "int64"),
+    _kind=(0, "int64"),
+    _root=(_LONG_AGO, "int64"),
     is_unlike=(False, "bool"),
     latest=(_LONG_AGO, "int64"),
     last=(NO_RANK, "int64"),
@@ -93,10 +93,10 @@ NO_RANK = np.iinfo("int64").max
 def meetings(part: Frames, into: Arrays) -> None:
     """Arrivals at each collective or transfer, in ns since the start of the run.
 
-    `num` is the number of calls; `kind` and `root` are those of all calls, unless they are unlike,
-    or a call is repeated or of unknown time: then `is_unlike` holds. `latest` and `earliest` are
-    the last and the first arrival, `last` and `first` the lowest ranks that made them, and
-    `of_root` is the arrival of the root. The kinds of a transfer are always unlike.
+    `num` is the number of calls; `is_unlike` holds if their kinds or roots differ, or a call is
+    repeated or of unknown time. `latest` and `earliest` are the last and the first arrival, `last`
+    and `first` the lowest ranks that made them, and `of_root` is the arrival of the root. The kinds
+    of a transfer are always unlike.
     """
     match, comm = matches(part).to_numpy(), part.comm
     own = np.flatnonzero(match >= 0)
@@ -106,8 +106,8 @@ def meetings(part: Frames, into: Arrays) -> None:
     is_unlike = comm["issue_ns"].to_numpy()[own] < 0
     is_unlike |= pd.DataFrame({"match": at, "rank": rank}).duplicated().to_numpy()
     root = comm["root"].to_numpy()[own]
-    is_unlike |= put_alike(into["kind"], at, codes_of_texts(comm["kind"])[own], 0)
-    is_unlike |= put_alike(into["root"], at, root, _LONG_AGO)
+    is_unlike |= put_alike(into["_kind"], at, codes_of_texts(comm["kind"])[own], 0)
+    is_unlike |= put_alike(into["_root"], at, root, _LONG_AGO)
     into["is_unlike"][at[is_unlike]] = True
     _put(np.maximum, into["latest"], into["last"], at, issue, rank)
     _put(np.minimum, into["earliest"], into["first"], at, issue, rank)

@@ -72,7 +72,11 @@ def is_straggler(frames: Frames) -> pd.Series:
     met = entries(meetings(frames), at)
     is_last = rank == met["last"]
     is_late = kind.isin(NEEDS_EVERYONE) & is_last & (met["earliest"] < met["latest"])
-    is_late |= kind.isin(NEEDS_ROOT) & (rank == met["root"]) & (met["earliest"] < met["of_root"])
+    is_late |= (
+        kind.isin(NEEDS_ROOT)
+        & (rank == frames.comm["root"][own])
+        & (met["earliest"] < met["of_root"])
+    )
     has_root = met["of_root"] + frames.start_ns >= 0
     has_waited = has_root & (met["of_root"] < met["latest"])
     is_late |= kind.isin(ROOT_NEEDS_EVERYONE) & is_last & has_waited

@@ -181,7 +181,8 @@ def matches(frames: Frames) -> pd.Series:
 def of_match(frames: Frames, values: np.ndarray, unknown: float) -> np.ndarray:
     """Return the entry of each call's match; `unknown` for calls without a match."""
     match = matches(frames).to_numpy()
-    found = np.full(len(match), unknown, values.dtype)
+    # Kept arrays have the smallest type in which their values fit.
+    found = np.full(len(match), unknown, "int64" if values.dtype.kind == "i" else values.dtype)
     known = np.flatnonzero(match >= 0)
     found[known] = values[match[known]]
     return found
@@ -194,7 +195,12 @@ def entries(arrays: Arrays, at: pd.Series) -> pd.DataFrame:
         arrays: Arrays with an entry for each match.
         at: The match of each call, which is known.
     """
-    return pd.DataFrame({name: values[at] for name, values in arrays.items()}, at.index)
+    found = {name: values[at] for name, values in arrays.items()}
+    wide = {
+        name: each.astype("int64") if each.dtype.kind == "i" else each
+        for name, each in found.items()
+    }
+    return pd.DataFrame(wide, at.index)
 
 
 Arrays = Mapping[str, np.ndarray]

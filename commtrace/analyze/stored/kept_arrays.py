@@ -2,7 +2,8 @@
 
     FOLDER/arrivals.meetings/latest.npy
 
-While they are computed they are in a file without a name, which needs no memory of its own.
+Integers have the smallest type that has room for all of them. While arrays are computed they are in
+a file without a name, which needs no memory of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def kept_arrays(run: Frames, facts: AcrossRanks, folder: Path) -> Arrays:
         arrays = facts.arrays(run, lambda *field: _scratch(folder, *field))
         for name, path in kept.items():
             with sealed(path) as file:
-                np.lib.format.write_array(file, arrays[name], allow_pickle=False)
+                np.lib.format.write_array(file, _narrowed(arrays[name]), allow_pickle=False)
         del arrays
     with reading_kept(folder):
         found = {name: _read(path, facts.fields[name][1]) for name, path in kept.items()}
@@ -63,9 +64,21 @@ def _scratch(folder: Path, num: int, value: Any, dtype: str) -> np.ndarray:
 _AT_ONCE = 1 << 20
 
 
+def _narrowed(values: np.ndarray) -> np.ndarray:
+    """Return integers in the smallest type that has room for them."""
+    if values.dtype.kind != "i" or not len(values):
+        return values
+    low, high = values.min(), values.max()
+    fits = [low >= np.iinfo(each).min and high <= np.iinfo(each).max for each in _INTEGERS]
+    return values.astype(_INTEGERS[fits.index(True)])
+
+
+_INTEGERS = ("i1", "i2", "i4", "i8")
+
+
 def _read(path: Path, dtype: str) -> np.ndarray:
     verified_size(path)
     array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if array.ndim != 1 or array.dtype != dtype:
+    if array.ndim != 1 or array.dtype.kind != np.dtype(dtype).kind:
         raise DamageError(f"an array of {array.dtype}, not {dtype}", str(path))
     return array

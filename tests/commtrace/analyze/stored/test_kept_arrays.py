@@ -58,6 +58,6 @@ def test_a_damaged_file_is_an_error_that_names_the_folder(place: int, tmp_path: 
 
 def test_a_file_of_another_type_is_an_error(tmp_path: Path) -> None:
     kept_arrays(RUN, FACTS, tmp_path / "arrays")
-    other = AcrossRanks(add, {"num": (0, "int32"), "share": (np.nan, "float64")})
-    with pytest.raises(TraceError, match="an array of int64, not int32"):
+    other = AcrossRanks(add, {"num": (0.0, "float64"), "share": (np.nan, "float64")})
+    with pytest.raises(TraceError, match="an array of int8, not float64"):
         kept_arrays(RUN, other, tmp_path / "arrays")
