@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import pandas as pd
-import pytest
-
-from commtrace.analyze.matching import collective_keys, members, numbers, partners
+from commtrace.analyze.matching import members, numbers, partners
 from tests.commtrace.analyze.rows import call, group, run_of
 
 
@@ -50,17 +47,3 @@ def test_partners_name_each_other() -> None:
 def test_members_come_in_group_order() -> None:
     frames = run_of(groups=[group("g", (3, 1)), group("lost", ())])
     assert members(frames).values.tolist() == [["g", 3, 0], ["g", 1, 1]]
-
-
-@pytest.mark.parametrize("most", [5, 2**62])
-def test_keys_of_collectives_are_equal_for_equal_ones_only(most: int) -> None:
-    first = pd.DataFrame({"group": [0, 1, 1, -1, 0], "number": [most, -1, 0, most, most]})
-    second = pd.DataFrame({"group": [1, 0, 2], "number": [0, most, -1]})
-    keys = [[*first.itertuples(index=False)], [*second.itertuples(index=False)]]
-    found = collective_keys(first, second)
-    for pairs, each in zip(keys, found, strict=True):
-        for others, other in zip(keys, found, strict=True):
-            for i, pair in enumerate(pairs):
-                for j, another in enumerate(others):
-                    assert (each[i] == other[j]) == (pair == another)
-    assert [len(each) for each in collective_keys(first[:0], second)] == [0, 3]
