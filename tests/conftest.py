@@ -51,7 +51,7 @@ SLOWEST = (
     "commtrace/analyze/test_second_computation.py",
     "commtrace/analyze/stored/test_dask_workers.py",
     "dtensor_core/models/test_llama.py",
-    "commtrace/analyze/test_parts.py",
+    "commtrace/analyze/run/test_parts.py",
     "launchers/test_torchrun.py",
     "opdb/test_scan.py",
     "commtrace/report/test_address.py",

@@ -62,7 +62,7 @@ def compare(
     if output is not None:
         check_output(output, force=force, read=paths)
     runs = [load_run(path) for path in paths]
-    from commtrace.analyze.compared import compare as compared
+    from commtrace.analyze.comparisons.compared import compare as compared
 
     with working(f"comparing {right} and {other}"):
         comparison = compared(*runs)

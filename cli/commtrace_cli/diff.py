@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.analyze import Frames
-    from commtrace.analyze.growth import Grown
+    from commtrace.analyze.comparisons.growth import Grown
 
 EXAMPLE = """
 Examples:
@@ -87,7 +87,7 @@ def diff(
 
 def _compared(runs: Sequence[Frames], labels: Sequence[str]) -> dict[str, pd.DataFrame]:
     """Return the changes from the baseline to each later run, by that run's label."""
-    from commtrace.analyze.diff import compare_all
+    from commtrace.analyze.comparisons.diff import compare_all
 
     return dict(zip(labels[1:], compare_all(runs), strict=True))
 
@@ -115,7 +115,7 @@ def _write_json(
 ) -> None:
     from dataclasses import replace
 
-    from commtrace.analyze.diff import DIFF
+    from commtrace.analyze.comparisons.diff import DIFF
     from commtrace.schema import Column
 
     run = Column("run", str, "", "name of the run that is compared with the first")
@@ -136,7 +136,7 @@ def _grew(
     tables: dict[str, pd.DataFrame], metrics: Sequence[criteria.Metric], tolerance: float
 ) -> bool:
     """Return whether a guarded metric has grown; print each increase and its run."""
-    from commtrace.analyze.diff import METRICS, increases
+    from commtrace.analyze.comparisons.diff import METRICS, increases
 
     has_grown = False
     for label, table in tables.items():
@@ -178,7 +178,7 @@ def _require_known(table: pd.DataFrame, measure: str, metric: criteria.Metric, l
 
 
 def _print(runs: Sequence[Frames], tables: dict[str, pd.DataFrame], rows: int) -> None:
-    from commtrace.analyze.diff import SAME, differences_of_runs
+    from commtrace.analyze.comparisons.diff import SAME, differences_of_runs
 
     console = data_console()
     for text in differences_of_runs(*runs):
@@ -204,7 +204,7 @@ def _print(runs: Sequence[Frames], tables: dict[str, pd.DataFrame], rows: int) -
 
 
 def _print_counts(console: Console, table: pd.DataFrame) -> None:
-    from commtrace.analyze.diff import SAME
+    from commtrace.analyze.comparisons.diff import SAME
 
     changes = table[table["change"] != SAME]
     counts = changes["change"].value_counts()
@@ -218,7 +218,7 @@ def _print_counts(console: Console, table: pd.DataFrame) -> None:
 def _print_places(console: Console, table: pd.DataFrame, rows: int) -> None:
     """Print the places that changed in a run."""
     from commtrace.analyze import Analysis
-    from commtrace.analyze.diff import COLUMNS, DIFF, SAME
+    from commtrace.analyze.comparisons.diff import COLUMNS, DIFF, SAME
 
     changes = table[table["change"] != SAME]
     names = (
@@ -240,7 +240,7 @@ def _print_growth(
     console: Console, runs: Sequence[Frames], labels: Sequence[str], rows: int
 ) -> None:
     """Print the growth of several runs, by module and by kind: bytes sent and calls."""
-    from commtrace.analyze.growth import by_kind, by_module
+    from commtrace.analyze.comparisons.growth import by_kind, by_module
 
     for noun, grown in (("module", by_module(runs)), ("kind", by_kind(runs))):
         changed = [row for row in grown if row.growth("wire_bytes") or row.growth("calls")]

@@ -48,7 +48,7 @@ def dump(
         raise unknown_name("table", table, TABLES)
     with working(f"reading {trace}"):
         from commtrace.analyze import Analysis, load
-        from commtrace.analyze.select import hints, select
+        from commtrace.analyze.run.select import hints, select
 
         frames = load(open_run(trace, read=read_run))
     names = [name.strip() for text in columns or () for name in text.split(",") if name.strip()]

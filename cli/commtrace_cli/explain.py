@@ -106,7 +106,7 @@ def _title(story: Story) -> Text:
 
 
 def _where(frames: Frames, story: Story) -> Iterable[Text]:
-    from commtrace.analyze.program_folder import relative
+    from commtrace.analyze.run.program_folder import relative
 
     where = story.where
     if where.source_file:

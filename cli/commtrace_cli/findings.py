@@ -125,7 +125,7 @@ def _print(
     frames: Frames, table: pd.DataFrame, rows: int, open_questions: Mapping[str, Sequence[str]]
 ) -> None:
     from commtrace.analyze.findings import evaluated_note
-    from commtrace.analyze.steady_steps import left_out_text
+    from commtrace.analyze.measures.steady_steps import left_out_text
 
     console = data_console()
     console.print(Text(counted(len(table), "finding"), style="bold"))

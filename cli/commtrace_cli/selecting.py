@@ -130,11 +130,11 @@ def part_of(frames: Frames, selection: Selection) -> Frames:
     Raises:
         UsageError: the run has no such part, or more than can be read at once of a stored run.
     """
-    from commtrace.analyze.time_window import part_in_time
+    from commtrace.analyze.excerpts.time_window import part_in_time
 
     frames = part_in_time(frames, selection)
     if selection.ranks is not None:
-        from commtrace.analyze.excerpt import of_ranks
+        from commtrace.analyze.excerpts.excerpt import of_ranks
         from commtrace.figures.timeline import ranks_of as ranks_in
 
         frames = of_ranks(frames, ranks_in(frames, selection.ranks))

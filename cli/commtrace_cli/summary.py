@@ -96,7 +96,7 @@ def _print(frames: Frames, analyses: list[Analysis], rows: int) -> None:
 
 def _size_of(frames: Frames) -> str:
     from commtrace.analyze import CATALOG
-    from commtrace.analyze.steady_steps import left_out_text
+    from commtrace.analyze.measures.steady_steps import left_out_text
 
     facts = dict(CATALOG["facts"].function(frames).itertuples(index=False))
     parts = (
@@ -114,7 +114,7 @@ def _calls(frames: Frames) -> str:
     num_calls, num_ranks = frames.num_calls, max(frames.num_ranks, 1)
     if num_ranks == 1:
         return counted(num_calls, "communication call")
-    from commtrace.analyze.census import census
+    from commtrace.analyze.measures.census import census
 
     each = census(frames).ranks.values()
     if len(each) == num_ranks and min(each) == max(each):

@@ -104,7 +104,7 @@ def _print(frames: Frames, analysis: Analysis, full: object, rows: int) -> None:
 def _drawn(width: int, frames: Frames, analysis: Analysis, shown: object) -> Fitted:
     import pandas as pd
 
-    from commtrace.analyze.measures import MEASURES
+    from commtrace.analyze.measures.measures import MEASURES
 
     assert isinstance(shown, pd.DataFrame)
     num_ranks = max(frames.num_ranks, 1)

@@ -60,7 +60,7 @@ MEANS_OVER_RANKS = ("num_calls", "own_num_calls", UNTIMED)
 def measures_table(
     width: int, analysis: Analysis, frame: pd.DataFrame, num_ranks: int = 1
 ) -> Fitted:
-    """Return a table with `commtrace.analyze.measures`: its keys and the known measures.
+    """Return a table with `commtrace.analyze.measures.measures`: its keys and the known measures.
 
     Numbers of calls that are not whole as means over `num_ranks` are shown in all.
     """

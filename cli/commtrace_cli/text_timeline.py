@@ -91,7 +91,7 @@ _PARTS = ("waiting", "transferring", "unknown")
 
 def unended(frames: Frames, window_ns: tuple[int, int], num_columns: int) -> dict[int, set[int]]:
     """Return, by rank, the columns in which calls of unknown end and blocked time begin."""
-    from commtrace.analyze.arrivals import has_known_end
+    from commtrace.analyze.measures.arrivals import has_known_end
 
     comm = frames.comm
     begins = comm[(comm["issue_ns"] >= 0) & ~has_known_end(comm)]
@@ -180,7 +180,7 @@ def timeline_lines(
 
 def _known_of(frames: Frames) -> dict[int, tuple[bool, bool]]:
     """Return, by rank with calls, whether any blocked time and any wait of its calls is known."""
-    from commtrace.analyze.arrivals import arrivals
+    from commtrace.analyze.measures.arrivals import arrivals
 
     rank = frames.comm["rank"]
     values = (frames.comm["blocked_ns"], arrivals(frames)["wait_ns"])

@@ -52,7 +52,7 @@ def timeline(
     frames = load_run(trace)
     if output is None and is_silent(frames, trace):
         return
-    from commtrace.analyze.time_window import window_of_steps
+    from commtrace.analyze.excerpts.time_window import window_of_steps
     from commtrace.figures.timeline import ranks_of as ranks_in
 
     chosen, window_ns = ranks_in(frames, asked.ranks), asked.window_ns
@@ -111,7 +111,7 @@ def _within_run(frames: Frames, window_ns: tuple[int, int] | None) -> tuple[int,
 
 def _edges_of_part(part: Frames) -> list[tuple[int, int]]:
     """Return the first and last instants of the calls and of the steps, as far as there are any."""
-    from commtrace.analyze.arrivals import end_ns
+    from commtrace.analyze.measures.arrivals import end_ns
 
     issue, steps = part.comm["issue_ns"], part.timed_steps
     is_issued = issue >= 0

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
-from commtrace.analyze.census import census
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures.census import census
+from commtrace.analyze.run.analysis import Analysis, typed
+from commtrace.analyze.run.frame import Frames
 from commtrace.schema import Column
 from commtrace.units import counted, text_of_duration
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from commtrace.analyze.census import WAIT, census
-from commtrace.analyze.exchanges import ALL_TO_ALL
-from commtrace.analyze.expert_load import expert_load
+from commtrace.analyze.experts.exchanges import ALL_TO_ALL
+from commtrace.analyze.experts.expert_load import expert_load
 from commtrace.analyze.findings import muted, unanswered
 from commtrace.analyze.findings.needs import DEPENDENCIES, SPLITS
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.known import is_fake_world, why_incomplete
-from commtrace.analyze.matching import TRANSFERS
-from commtrace.analyze.matrix import matrix
+from commtrace.analyze.measures.census import WAIT, census
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.known import is_fake_world, why_incomplete
+from commtrace.analyze.run.matching import TRANSFERS
+from commtrace.analyze.traffic.matrix import matrix
 from commtrace.analyze.values import replicas
 from commtrace.schema import COMM, MAX_ACTIONS
 from commtrace.tracefile import EVERY, RECORDING, STEPS_FROM, WRITE_ERRORS

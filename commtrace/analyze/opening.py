@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from weakref import finalize
 
-from commtrace.analyze.frame import Frames, frames_of
+from commtrace.analyze.run.frame import Frames, frames_of
 from commtrace.settings import DEFAULTS, Settings
 from commtrace.tracefile import Trace, open_run
 from commtrace.tracefile.dataset import Dataset

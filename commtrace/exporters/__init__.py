@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from commtrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from commtrace.analyze.frame import Frames
+    from commtrace.analyze.run.frame import Frames
 
 __all__ = ["FORMATS", "Format", "export"]
 
@@ -45,7 +45,7 @@ class Format:
             UsageError: A stored run has more calls than can be read at once.
         """
         if frames.is_stored and not self.is_streamed:
-            from commtrace.analyze.excerpt import of_ranks
+            from commtrace.analyze.excerpts.excerpt import of_ranks
 
             frames = of_ranks(frames)
         getattr(import_module(f"{__name__}.{self.module}"), self.writer)(frames, path)

@@ -24,10 +24,10 @@ from typing import IO, Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.analysis import addable
-from commtrace.analyze.arrivals import arrivals, end_ns
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import SEND, is_transfer, numbers, partners
+from commtrace.analyze.measures.arrivals import arrivals, end_ns
+from commtrace.analyze.run.analysis import addable
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import SEND, is_transfer, numbers, partners
 from commtrace.atomic_write import atomic_write
 from commtrace.exporters.nesting import Slice, host_slices
 from commtrace.exporters.perfetto_kernels import (

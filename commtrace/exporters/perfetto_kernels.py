@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.device_work import rows_of_calls
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.devices.device_work import rows_of_calls
+from commtrace.analyze.run.frame import Frames
 from commtrace.exporters.trace_events import arrow, lanes, rest, slice_event, track
 
 KERNELS = 100_000_000

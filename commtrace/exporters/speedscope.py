@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.analysis import addable
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.known import PartialSum, partial_sum
+from commtrace.analyze.run.analysis import addable
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.known import PartialSum, partial_sum
 from commtrace.atomic_write import atomic_write
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis
 from commtrace.analyze.facts import FACTS
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.analysis import Analysis
+from commtrace.analyze.run.frame import Frames
 from commtrace.atomic_write import atomic_write, output_folder
 from commtrace.errors import UsageError
 from commtrace.exporters.spreadsheet import write_csv_rows

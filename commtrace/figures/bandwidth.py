@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from commtrace.analyze.bandwidth import BEST, LINK
+from commtrace.analyze.traffic.bandwidth import BEST, LINK
 from commtrace.figures.label import bold, lines, plain
 from commtrace.figures.sizes import MOST_TICKS, text_of_power
 from commtrace.figures.theme import LEGEND, LIGHT, Theme, empty, layout, theme_of, titled

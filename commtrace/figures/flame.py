@@ -13,10 +13,10 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from commtrace.analyze.by_module import ancestors, natural_key, parts
-from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.measures import MEASURE, totals
+from commtrace.analyze.measures.measures import MEASURE, totals
+from commtrace.analyze.run.cached_per_run import cached_per_run
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.traffic.by_module import ancestors, natural_key, parts
 from commtrace.errors import UsageError, closest
 from commtrace.figures.label import bold, lines, plain, wrapped
 from commtrace.figures.theme import (

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from commtrace.analyze.gpu_time import ALL_STREAMS, CONCURRENT, PARTS
+from commtrace.analyze.devices.gpu_time import ALL_STREAMS, CONCURRENT, PARTS
 from commtrace.figures.label import bold, lines, plain
 from commtrace.figures.stacked_bars import fill, row_layout
 from commtrace.figures.theme import LIGHT, Theme, empty, theme_of, titled

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.covered import Covered
-from commtrace.analyze.device_work import rows_of_calls
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.devices.device_work import rows_of_calls
+from commtrace.analyze.measures.covered import Covered
+from commtrace.analyze.run.cached_per_run import cached_per_run
+from commtrace.analyze.run.frame import Frames
 from commtrace.schema import COMMUNICATION, COMPUTE, MEMCPY, MEMSET
 
 MOST_LANES, MOST_OF_A_RANK = 512, 8

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from commtrace.analyze.measures import MEASURE
+from commtrace.analyze.measures.measures import MEASURE
 from commtrace.errors import UsageError
 from commtrace.figures.label import bold, lines, plain
 from commtrace.figures.theme import LEGEND, LIGHT, Theme, empty, layout, theme_of, titled

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.arrivals import arrivals, end_ns
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures.arrivals import arrivals, end_ns
+from commtrace.analyze.run.frame import Frames
 
 WAIT, TRANSFER = "wait", "transfer"
 

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from commtrace.analyze.stragglers import stands_out
+from commtrace.analyze.waits.stragglers import stands_out
 from commtrace.figures.label import bold, lines
 from commtrace.figures.stacked_bars import fill
 from commtrace.figures.theme import LEGEND, LIGHT, Theme, empty, layout, theme_of, titled

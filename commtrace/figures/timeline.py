@@ -16,11 +16,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from commtrace.analyze.calls import calls
-from commtrace.analyze.census import census
-from commtrace.analyze.excerpt import excerpt
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.program_folder import program_folder, relative_to
+from commtrace.analyze.excerpts.excerpt import excerpt
+from commtrace.analyze.measures.census import census
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.program_folder import program_folder, relative_to
+from commtrace.analyze.traffic.calls import calls
 from commtrace.errors import UsageError
 from commtrace.figures.kernel_bars import MOST_OF_A_LANE, kernel_bars
 from commtrace.figures.kernel_lanes import DrawnLanes, drawn_lanes

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from commtrace.analyze.consistency.problem import call_text
-from commtrace.analyze.program_folder import folder_of, relative_to
-from commtrace.analyze.stragglers import stands_out
+from commtrace.analyze.run.program_folder import folder_of, relative_to
+from commtrace.analyze.waits.stragglers import stands_out
 from commtrace.live.dumps import Dumps
 from commtrace.live.life import ASLEEP, DIED, ENDED, GONE, OVER, SILENT, life_of
 from commtrace.live.names import TRANSFERS

@@ -12,7 +12,7 @@ from statistics import median
 
 import pandas as pd
 
-from commtrace.analyze.steady_steps import long_steps
+from commtrace.analyze.measures.steady_steps import long_steps
 from commtrace.tracefile.spool import STEP_SOURCES
 
 MOST_STEPS = 120
@@ -31,7 +31,7 @@ class StepTimes:
         step: number of the last step that ended; -1 if none has.
         source: source of the steps; empty if the program marks them.
         per_s: steps per second, over the steady steps among the last `NUM_RECENT` (see
-            `analyze.steady_steps`); nan if there are none.
+            `analyze.measures.steady_steps`); nan if there are none.
         change: relative change of duration against the steps before; nan without these.
         durations_s: duration of the last steps, the latest last.
     """

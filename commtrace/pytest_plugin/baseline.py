@@ -170,8 +170,8 @@ def compare(
         )
     if before == after:
         return None
-    from commtrace.analyze.diff import SAME, increases
-    from commtrace.analyze.diff import compare as compare_sums
+    from commtrace.analyze.comparisons.diff import SAME, increases
+    from commtrace.analyze.comparisons.diff import compare as compare_sums
 
     table = compare_sums(_frame(before), _frame(after))
     changes = table[table["change"] != SAME]
@@ -204,7 +204,7 @@ def _frame(entry: BaselineEntry) -> pandas.DataFrame:
     """Convert an entry to the DataFrame that the comparison of two runs expects."""
     import pandas
 
-    from commtrace.analyze.diff import KEYS, MEASURED
+    from commtrace.analyze.comparisons.diff import KEYS, MEASURED
 
     rows = [{**place, "scope": _SCOPE, "blocked_ns": 0} for place in entry["places"]]
     return pandas.DataFrame(rows, columns=[*KEYS, *MEASURED]).set_index(list(KEYS)).astype(float)

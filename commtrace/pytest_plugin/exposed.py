@@ -20,7 +20,7 @@ def exposed_shares(traces: Mapping[str, Trace]) -> dict[int, int]:
     It refers to the rank's steady steps, or to its recorded time if there are none.
     """
     from commtrace.analyze import CATALOG, load
-    from commtrace.analyze.steady_steps import is_steady
+    from commtrace.analyze.measures.steady_steps import is_steady
 
     lasted: dict[int, int] = {}
     exposed: dict[int, int] = {}

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from commtrace.analyze.frame import Frames, frames_of
+from commtrace.analyze.run.frame import Frames, frames_of
 from commtrace.errors import LaunchError
 from commtrace.launching.launcher import LaunchResult, run_function
 from commtrace.launching.pickling import pack

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from commtrace.analyze.compared import compare
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.comparisons.compared import compare
+from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.values import evidence, limits, name_of, title
 from commtrace.errors import CommtraceError, UsageError
 from commtrace.escaping import visible

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze import Frames
-from commtrace.analyze.census import census
-from commtrace.analyze.collectives import NOBODY, collectives
 from commtrace.analyze.findings import reported
-from commtrace.analyze.lateness import lateness_at
+from commtrace.analyze.measures.census import census
 from commtrace.analyze.story.story import NO_END, NO_PEERS, NO_SOURCE, NO_WAIT
 from commtrace.analyze.story.why import RecordedReason, what_is_unknown, words_of
+from commtrace.analyze.waits.collectives import NOBODY, collectives
+from commtrace.analyze.waits.lateness import lateness_at
 from commtrace.collective_table import KINDS, busbw_factor
 from commtrace.report.answers import MAX_CARDS, Answers
 from commtrace.tracefile.sources import MARGIN, MAX_CHARACTERS

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.arrivals import arrivals, end_ns
-from commtrace.analyze.calls import COLUMNS
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import is_transfer, numbers, partners
-from commtrace.analyze.measures import with_group_facts
+from commtrace.analyze.measures.arrivals import arrivals, end_ns
+from commtrace.analyze.measures.measures import with_group_facts
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import is_transfer, numbers, partners
+from commtrace.analyze.traffic.calls import COLUMNS
 from commtrace.figures.spans import lanes
 from commtrace.report.call_facts import findings_of_calls, operators_around, unknown_of_sites
 from commtrace.report.overview import Overview

@@ -21,8 +21,8 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze import Frames
-from commtrace.analyze.census import census
-from commtrace.analyze.excerpt import Stretch, completed, excerpt, of_ranks, touching
+from commtrace.analyze.excerpts.excerpt import Stretch, completed, excerpt, of_ranks, touching
+from commtrace.analyze.measures.census import census
 from commtrace.figures.timeline import ranks_of
 from commtrace.report.evidence import spans_of_calls
 from commtrace.report.overview import Overview, edges_ns, overview

@@ -1,8 +1,8 @@
 """Comparison page: an HTML file that shows growth from a baseline, and the runs' flame graphs.
 
 The first run is the baseline. The page needs no network. Its tables come from
-`commtrace.analyze.growth`. Its flame graphs share a scale, and blocks of later runs are coloured
-by their growth.
+`commtrace.analyze.comparisons.growth`. Its flame graphs share a scale, and blocks of later runs are
+coloured by their growth.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 
 from commtrace.analyze import Frames
-from commtrace.analyze.diff import MEASURED, differences_of_runs, in_steps_of_all
-from commtrace.analyze.growth import Grown, by_kind, by_line, by_module, totals
-from commtrace.analyze.measures import MEASURE, recorded_ns
+from commtrace.analyze.comparisons.diff import MEASURED, differences_of_runs, in_steps_of_all
+from commtrace.analyze.comparisons.growth import Grown, by_kind, by_line, by_module, totals
+from commtrace.analyze.measures.measures import MEASURE, recorded_ns
 from commtrace.atomic_write import atomic_write
 from commtrace.figures.flame import NUM_UNKNOWN, flame, flame_nodes
 from commtrace.figures.theme import DARK, LIGHT, recolouring

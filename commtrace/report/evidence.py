@@ -8,7 +8,7 @@ import pandas as pd
 
 from commtrace.analyze import Frames
 from commtrace.analyze.findings.finding import MAX_EVIDENCE
-from commtrace.analyze.matching import numbers
+from commtrace.analyze.run.matching import numbers
 
 Collective = tuple[str, int]
 """Name of a group, and number of a collective in it."""
@@ -52,7 +52,7 @@ def spans_of_calls(frames: Frames, names: Collection[str]) -> dict[str, tuple[in
 
 
 def _spans_of_part(part: Frames, wanted: dict[int, list[int]]) -> dict[str, tuple[int, int]]:
-    from commtrace.analyze.arrivals import end_ns
+    from commtrace.analyze.measures.arrivals import end_ns
 
     comm = part.comm
     is_wanted = pd.Series(False, index=comm.index)

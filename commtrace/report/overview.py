@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from commtrace.analyze.arrivals import arrivals, end_ns
-from commtrace.analyze.cached_per_run import of_run
-from commtrace.analyze.census import census
-from commtrace.analyze.excerpt import Stretch
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.excerpts.excerpt import Stretch
+from commtrace.analyze.measures.arrivals import arrivals, end_ns
+from commtrace.analyze.measures.census import census
+from commtrace.analyze.run.cached_per_run import of_run
+from commtrace.analyze.run.frame import Frames
 
 MOST_CELLS = 1_500_000
 MOST_COLUMNS, LEAST_COLUMNS = 2000, 16

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from commtrace.analyze import CATALOG, Frames, Notice, load, notices_of
-from commtrace.analyze.census import census
+from commtrace.analyze.devices.gpu_time import summary
+from commtrace.analyze.excerpts.time_window import part_in_time
 from commtrace.analyze.findings import evaluated_note
-from commtrace.analyze.gpu_time import summary
+from commtrace.analyze.measures.census import census
+from commtrace.analyze.measures.steady_steps import left_out_text
 from commtrace.analyze.notices import notices_on
 from commtrace.analyze.pipelines.stages import idle_summary
-from commtrace.analyze.steady_steps import left_out_text
-from commtrace.analyze.time_window import part_in_time
 from commtrace.atomic_write import atomic_write
 from commtrace.figures import PICTURES, Picture
 from commtrace.figures.flame import NUM_UNKNOWN, VALUES, block_names, flame, flame_nodes, value_note

@@ -1,7 +1,7 @@
 """Tiles at the top of the page: each a title, a value, and a note.
 
 A value that no call of the trace has is a dash. The note of a value that some calls lack says how
-many calls it covers (`commtrace.analyze.known`).
+many calls it covers (`commtrace.analyze.run.known`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from commtrace.analyze.census import WAIT, census
 from commtrace.analyze.consistency import BAD, GOOD
+from commtrace.analyze.devices.gpu_time import SUMS, shares
 from commtrace.analyze.findings import RULES, unanswered
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.gpu_time import SUMS, shares
-from commtrace.analyze.known import is_fake_world, why_incomplete
-from commtrace.analyze.measures import recorded_ns
-from commtrace.analyze.steady_steps import is_steady, left_out_text
-from commtrace.analyze.stragglers import stands_out
+from commtrace.analyze.measures.census import WAIT, census
+from commtrace.analyze.measures.measures import recorded_ns
+from commtrace.analyze.measures.steady_steps import is_steady, left_out_text
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.known import is_fake_world, why_incomplete
+from commtrace.analyze.waits.stragglers import stands_out
 from commtrace.report.answers import Answers
 from commtrace.report.cards import ConsistencySummary
 from commtrace.units import counted, known_note, text_of_bytes, text_of_duration

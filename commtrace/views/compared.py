@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commtrace.analyze import Frames
-from commtrace.analyze.compared import compare as compare_frames
+from commtrace.analyze.comparisons.compared import compare as compare_frames
 from commtrace.analyze.values import (
     ValueComparison,
     agreement,

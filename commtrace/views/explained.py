@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from commtrace.analyze.program_folder import relative_to
+from commtrace.analyze.run.program_folder import relative_to
 from commtrace.analyze.story import Story
 from commtrace.escaping import visible
 from commtrace.units import counted, text_of_bytes, text_of_duration

@@ -85,7 +85,7 @@ class Views(ABC):
         Raises:
             UsageError: There is no such call.
         """
-        from commtrace.analyze.program_folder import program_folder
+        from commtrace.analyze.run.program_folder import program_folder
         from commtrace.analyze.story import explain, find_call
         from commtrace.views.explained import Explained
 
@@ -101,7 +101,7 @@ class Views(ABC):
         Raises:
             TraceError: The path holds no trace.
         """
-        from commtrace.analyze.diff import COLUMNS, diff
+        from commtrace.analyze.comparisons.diff import COLUMNS, diff
         from commtrace.views.table import Table
 
         return Table.of(diff(self.frames(), _frames_of(after)), COLUMNS)

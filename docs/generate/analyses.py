@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from commtrace.analyze import CATALOG, Analysis
-from commtrace.analyze.by_place import FLAT
-from commtrace.analyze.diff import DIFF
+from commtrace.analyze.comparisons.diff import DIFF
 from commtrace.analyze.findings import RULES
-from commtrace.analyze.measures import MEASURES
+from commtrace.analyze.measures.measures import MEASURES
+from commtrace.analyze.traffic.by_place import FLAT
 from commtrace.schema import COMM, Column
 
 TARGET = Path(__file__).parents[1] / "analyses.md"
@@ -105,7 +105,7 @@ def rules() -> str:
 
 def render() -> str:
     """Render the document."""
-    measures = (sys.modules["commtrace.analyze.measures"].__doc__ or "").strip()
+    measures = (sys.modules["commtrace.analyze.measures.measures"].__doc__ or "").strip()
     parts = [ABOUT, "\n".join(["## The measures", "", measures, "", *table_lines(MEASURES), ""])]
     for analysis in (*CATALOG.values(), DIFF):
         parts.append(section(analysis))

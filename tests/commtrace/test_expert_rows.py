@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 import commtrace
-from commtrace.analyze.expert_load import expert_load
+from commtrace.analyze.experts.expert_load import expert_load
 from commtrace.errors import UsageError
 from dtensor_core import init_device_mesh
 from dtensor_core.parallel import ExpertParallel, parallelize_module

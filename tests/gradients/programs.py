@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import commtrace
 from commtrace.analyze import Frames
-from commtrace.analyze.frame import frames_of
+from commtrace.analyze.run.frame import frames_of
 from commtrace.tracefile import read_parts
 from dtensor_core.testing import run_threads
 

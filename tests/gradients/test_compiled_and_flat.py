@@ -14,8 +14,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
 import commtrace
 from commtrace.analyze import CATALOG, Frames
-from commtrace.analyze.frame import frames_of
 from commtrace.analyze.gradients import gradients
+from commtrace.analyze.run.frame import frames_of
 from commtrace.analyze.values import compare
 from commtrace.tracefile import read_parts
 from dtensor_core.testing import run_processes

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from commtrace.analyze import CATALOG, Frames
-from commtrace.analyze.compared import compare
+from commtrace.analyze.comparisons.compared import compare
 from commtrace.analyze.gradients import gradients
 from tests.gradients.composed import recorded
 

@@ -16,7 +16,7 @@ from torch import nn
 
 import commtrace
 from commtrace.analyze import Frames
-from commtrace.analyze.frame import frames_of
+from commtrace.analyze.run.frame import frames_of
 from commtrace.tracefile import read_parts
 from dtensor_core.experimental import implicit_replication
 from dtensor_core.testing import kept_mesh, run_threads

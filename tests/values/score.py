@@ -38,7 +38,7 @@ from threading import Lock
 from typing import Any
 
 from commtrace.analyze import load
-from commtrace.analyze.compared import compare
+from commtrace.analyze.comparisons.compared import compare
 from commtrace.analyze.gradients import wrong_reductions
 from commtrace.analyze.values import Fault
 

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import commtrace
 from commtrace.analyze import CATALOG, Frames
-from commtrace.analyze.frame import frames_of
+from commtrace.analyze.run.frame import frames_of
 from commtrace.analyze.values import compare
 from commtrace.errors import UsageError
 from commtrace.tracefile import read_parts

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from commtrace.analyze.arrivals import NEEDS_EVERYONE
-from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.coverage import (
     INSPECTOR,
     OF_SOME_RANKS,
@@ -33,7 +31,9 @@ from commtrace.analyze.consistency.problem import (
     fewer_of,
     numbers_text,
 )
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures.arrivals import NEEDS_EVERYONE
+from commtrace.analyze.run.cached_per_run import of_run
+from commtrace.analyze.run.frame import Frames
 from commtrace.units import counted, text_of_ranks
 
 NOT_COMPARED = "not compared"

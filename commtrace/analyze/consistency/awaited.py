@@ -12,8 +12,8 @@ from commtrace.analyze.consistency.departures import departures
 from commtrace.analyze.consistency.ends import HELD_UP, ends
 from commtrace.analyze.consistency.problem import Problem, at_the_start, fewer_of, numbers_text
 from commtrace.analyze.consistency.waiting import Wait
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import SEND
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import SEND
 from commtrace.units import text_of_ranks
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
-from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.absences import (
     absences,
     losses,
@@ -60,8 +58,10 @@ from commtrace.analyze.consistency.waiting import (
     waits_by_numbers,
     waits_for_groups,
 )
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.program_folder import program_folder
+from commtrace.analyze.run.analysis import Analysis, typed
+from commtrace.analyze.run.cached_per_run import of_run
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.program_folder import program_folder
 
 
 @of_run

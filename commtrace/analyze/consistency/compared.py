@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.arrivals import NO_RANK
-from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.absences import absences
 from commtrace.analyze.consistency.coverage import PROFILER, Coverage, coverage
 from commtrace.analyze.consistency.disagreements import first_disagreements
 from commtrace.analyze.consistency.numbered import numbered
 from commtrace.analyze.consistency.transfers import comparable_ends
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.known import is_fake_world
-from commtrace.analyze.matching import Arrays, across_ranks, is_transfer, matches, partners
+from commtrace.analyze.measures.arrivals import NO_RANK
+from commtrace.analyze.run.cached_per_run import of_run
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.known import is_fake_world
+from commtrace.analyze.run.matching import Arrays, across_ranks, is_transfer, matches, partners
 from commtrace.collective_table import EVERY_RANK_AT_ROOT, KINDS, ROOT, needing
 from commtrace.schema import STREAM
 from commtrace.units import counted, known_note

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import of_each_part, of_run
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.known import is_fake_world
-from commtrace.analyze.matching import RECV, is_transfer, members, numbers
-from commtrace.analyze.sums import numbered_rows
+from commtrace.analyze.run.cached_per_run import of_each_part, of_run
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.known import is_fake_world
+from commtrace.analyze.run.matching import RECV, is_transfer, members, numbers
+from commtrace.analyze.run.sums import numbered_rows
 from commtrace.tracefile import EVERY
 
 PROFILER, FLIGHT_RECORDER, INSPECTOR, LOG = (

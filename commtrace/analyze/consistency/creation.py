@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.coverage import Coverage, source_of
 from commtrace.analyze.consistency.problem import Problem, numbers_text, ranks_in
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.cached_per_run import of_run
+from commtrace.analyze.run.frame import Frames
 from commtrace.group_request import parsed_request
 from commtrace.schema import NEW_GROUP
 from commtrace.units import text_of_ranks

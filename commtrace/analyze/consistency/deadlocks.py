@@ -20,8 +20,8 @@ from commtrace.analyze.consistency.departures import (
 )
 from commtrace.analyze.consistency.problem import Problem, numbers_text
 from commtrace.analyze.consistency.waiting import CallKey, Wait
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import RECV, SEND
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import RECV, SEND
 
 
 def deadlock_cycles(all_waits: list[Wait]) -> list[list[Wait]]:

@@ -24,7 +24,7 @@ import pandas as pd
 
 from commtrace.analyze.consistency.coverage import source_of
 from commtrace.analyze.consistency.numbered import calls_of_ranks
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.units import counted
 
 _PLACE = (

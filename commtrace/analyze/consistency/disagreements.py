@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.coverage import Coverage, coverage, source_of
 from commtrace.analyze.consistency.departures import MOST_COMPARED, departures
 from commtrace.analyze.consistency.exchanged import problem_of_splits, unmatched_splits
 from commtrace.analyze.consistency.numbered import CollectiveKey, calls_of, numbered
 from commtrace.analyze.consistency.problem import DIFFERENT, Problem, call_text, numbers_text
-from commtrace.analyze.excerpt import of_kinds
-from commtrace.analyze.exchanges import ALL_TO_ALL
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import (
+from commtrace.analyze.excerpts.excerpt import of_kinds
+from commtrace.analyze.experts.exchanges import ALL_TO_ALL
+from commtrace.analyze.run.cached_per_run import of_run
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import (
     Arrays,
     across_ranks,
     codes_of_texts,
@@ -37,7 +37,7 @@ from commtrace.analyze.matching import (
     matches,
     put_alike,
 )
-from commtrace.analyze.tensor_shapes import numels
+from commtrace.analyze.run.tensor_shapes import numels
 from commtrace.collective_table import KINDS
 from commtrace.device_kernels import UNKNOWN
 from commtrace.units import text_of_bytes, text_of_ranks

@@ -15,7 +15,7 @@ import pandas as pd
 from commtrace.analyze.consistency.coverage import Coverage, source_of
 from commtrace.analyze.consistency.ends import INSIDE, ends
 from commtrace.analyze.consistency.problem import Problem, call_text
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.schema import WAITING_KINDS
 from commtrace.units import text_of_duration
 

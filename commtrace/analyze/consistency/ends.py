@@ -22,10 +22,10 @@ from typing import Any
 
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, LOG, PROFILER, source_of
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.source_lines import line_text
+from commtrace.analyze.run.cached_per_run import of_run
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.source_lines import line_text
 from commtrace.exit_codes import CRASHED, SIGNAL_EXIT_CODE, text_of_exit
 from commtrace.schema import (
     COMPILE,

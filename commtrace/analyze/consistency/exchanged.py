@@ -9,7 +9,7 @@ from __future__ import annotations
 import pandas as pd
 
 from commtrace.analyze.consistency.coverage import Coverage, source_of
-from commtrace.analyze.exchanges import ALL_TO_ALL, equal_parts, splits_of
+from commtrace.analyze.experts.exchanges import ALL_TO_ALL, equal_parts, splits_of
 from commtrace.units import counted
 
 _EQUAL_WITHOUT = "c10d::alltoall_base_"

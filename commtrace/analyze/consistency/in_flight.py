@@ -18,7 +18,7 @@ from commtrace.analyze.consistency.absences import Absence
 from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, Coverage, source_of
 from commtrace.analyze.consistency.numbered import numbered
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.torch_names import ROOTED
 from commtrace.units import NANOSECONDS_PER_SECOND, text_of_ranks
 

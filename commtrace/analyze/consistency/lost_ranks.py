@@ -21,7 +21,7 @@ from commtrace.analyze.consistency.ends import (
 )
 from commtrace.analyze.consistency.numbered import calls_of_ranks
 from commtrace.analyze.consistency.problem import Problem, numbers_text
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.schema import FATAL, WAITING_KINDS
 from commtrace.units import counted, text_of_ranks
 

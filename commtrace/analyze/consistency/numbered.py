@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.frame import Frames, joined
-from commtrace.analyze.matching import is_transfer, numbers
+from commtrace.analyze.run.cached_per_run import cached_per_run
+from commtrace.analyze.run.frame import Frames, joined
+from commtrace.analyze.run.matching import is_transfer, numbers
 
 CollectiveKey = tuple[str, int]
 """Group and number in it."""

@@ -25,9 +25,9 @@ from commtrace.analyze.consistency.coverage import INSPECTOR, Coverage, source_o
 from commtrace.analyze.consistency.deadlock_cycle import components, graph_of, shortest_cycle
 from commtrace.analyze.consistency.numbered import CollectiveKey, calls_of, numbered
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
-from commtrace.analyze.covered import ends_of_parts
-from commtrace.analyze.frame import Frames, in_order
-from commtrace.analyze.matching import Arrays, across_ranks, entries, matches
+from commtrace.analyze.measures.covered import ends_of_parts
+from commtrace.analyze.run.frame import Frames, in_order
+from commtrace.analyze.run.matching import Arrays, across_ranks, entries, matches
 from commtrace.units import text_of_ranks
 
 _PLACES = ("id", "issue_ns")

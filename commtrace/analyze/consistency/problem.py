@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from commtrace.analyze.program_folder import relative_to
+from commtrace.analyze.run.program_folder import relative_to
 from commtrace.schema import INSTANT, Column
 from commtrace.units import contracted, text_of_ranks
 

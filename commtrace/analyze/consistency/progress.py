@@ -17,8 +17,8 @@ from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, LOG, Coverag
 from commtrace.analyze.consistency.disagreements import UNEVEN
 from commtrace.analyze.consistency.problem import Problem, at_the_start, numbers_text
 from commtrace.analyze.consistency.stuck import MembersProgress, RankProgress, stuck_members
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import members
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import members
 from commtrace.schema import ABORTED, DEAD, NO_MEMBER, UNRESPONSIVE
 from commtrace.torch_names import TRANSFERS
 from commtrace.units import counted, text_of_ranks

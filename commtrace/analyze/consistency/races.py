@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.census import census
 from commtrace.analyze.consistency.problem import Problem, call_text, numbers_text
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.selections import FOLLOWED
+from commtrace.analyze.measures.census import census
+from commtrace.analyze.measures.selections import FOLLOWED
+from commtrace.analyze.run.frame import Frames
 from commtrace.units import counted, text_of_duration, text_of_ranks
 
 _COLUMNS = ["rank", "kind", "group", "seq", "source_file", "source_line", "result_used_ns"]

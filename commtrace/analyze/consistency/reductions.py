@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commtrace.analyze.census import census
 from commtrace.analyze.consistency.problem import Problem, numbers_text
-from commtrace.analyze.frame import Frames
 from commtrace.analyze.gradients import wrong_reductions
+from commtrace.analyze.measures.census import census
+from commtrace.analyze.run.frame import Frames
 
 
 def wrongly_reduced(frames: Frames) -> Iterator[Problem]:

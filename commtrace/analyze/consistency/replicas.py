@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commtrace.analyze.consistency.problem import Problem
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.values import parts, replicas
 from commtrace.units import counted, text_of_ranks
 

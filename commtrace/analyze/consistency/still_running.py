@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from commtrace.analyze.consistency.problem import Problem
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 
 WAITS_NS = 5_000_000_000
 """Age of a call up to which running ranks may still arrive; `commtrace watch` uses the same."""

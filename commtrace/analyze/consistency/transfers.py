@@ -16,8 +16,8 @@ import pandas as pd
 
 from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, Coverage, source_of
 from commtrace.analyze.consistency.problem import Problem, group_text
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import RECV, SEND, is_transfer
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import RECV, SEND, is_transfer
 from commtrace.units import counted
 
 _BY = ["group", "source", "target"]

@@ -19,8 +19,8 @@ from commtrace.analyze.consistency.coverage import Coverage, source_of
 from commtrace.analyze.consistency.creation import waiting_in_creation
 from commtrace.analyze.consistency.problem import call_text
 from commtrace.analyze.consistency.stuck import MembersProgress
-from commtrace.analyze.frame import Frames, joined
-from commtrace.analyze.matching import RECV, is_transfer, numbers, partners
+from commtrace.analyze.run.frame import Frames, joined
+from commtrace.analyze.run.matching import RECV, is_transfer, numbers, partners
 
 CallKey: TypeAlias = tuple[str, int]
 

@@ -34,7 +34,7 @@ from commtrace.analyze.divergence.sequences import OF_SITE, Parting
 from commtrace.analyze.divergence.splits import Seen
 from commtrace.analyze.divergence.storing import chain_to_setter
 from commtrace.analyze.divergence.unlike_modules import UnlikeModule, chain_to
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.schema import EXIT, FATAL
 
 _MOST_ROUNDS = 200

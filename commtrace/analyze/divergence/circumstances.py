@@ -10,7 +10,7 @@ from commtrace.analyze.divergence.control_flow import FlowGraph
 from commtrace.analyze.divergence.program_text import CallFrame, chain_of
 from commtrace.analyze.divergence.sequences import OF_SITE, Parting
 from commtrace.analyze.divergence.splits import Seen
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.schema import DATA_END, EXCEPTION
 
 _OF_PLACE = ["callers", "source_file", "source_line", "source_function"]

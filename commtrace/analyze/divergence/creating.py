@@ -8,7 +8,7 @@ import pandas as pd
 
 from commtrace.analyze.consistency.creation import Creation, creations
 from commtrace.analyze.consistency.numbered import calls_of_ranks
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 
 NO_GROUP = ""
 """Group of a creation among the calls of a rank."""

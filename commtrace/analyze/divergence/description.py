@@ -15,8 +15,8 @@ from commtrace.analyze.divergence.events import event_of, exception_since, text_
 from commtrace.analyze.divergence.sequences import Parting
 from commtrace.analyze.divergence.unlike_modules import unlike_module
 from commtrace.analyze.divergence.verdict import verdict_of
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import RECV, SEND
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import RECV, SEND
 from commtrace.units import counted, text_of_ranks
 
 UNKNOWN = -1

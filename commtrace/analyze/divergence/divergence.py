@@ -12,8 +12,6 @@ from typing import Any
 
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
-from commtrace.analyze.cached_per_run import of_run
 from commtrace.analyze.consistency.check import consistency
 from commtrace.analyze.consistency.coverage import coverage
 from commtrace.analyze.consistency.creation import inside_creation
@@ -27,9 +25,11 @@ from commtrace.analyze.divergence.earlier import made_alike
 from commtrace.analyze.divergence.sequences import Parting, parting
 from commtrace.analyze.divergence.sides import labels_of, sides_of, sides_of_cycle
 from commtrace.analyze.divergence.verdict import verdict_of
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import members as members_of
-from commtrace.analyze.program_folder import program_folder, relative_to
+from commtrace.analyze.run.analysis import Analysis, typed
+from commtrace.analyze.run.cached_per_run import of_run
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import members as members_of
+from commtrace.analyze.run.program_folder import program_folder, relative_to
 from commtrace.schema import INSTANT, Column
 from commtrace.units import text_of_ranks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.call_hash import PLACE, added, hash_of_call, hash_of_place
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.schema import DATA_END, EXCEPTION, THREAD_DIED
 
 _SUBJECTS = {

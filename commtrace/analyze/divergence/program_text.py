@@ -17,8 +17,8 @@ from commtrace.analyze.divergence.syntax import (
     functions_named,
     swallowing,
 )
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.source_lines import lines_of_file
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.source_lines import lines_of_file
 
 MODULE = "<module>"
 _INSIDE = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.divergence.sequences import OF_SITE
-from commtrace.analyze.frame import Frames, joined
+from commtrace.analyze.run.frame import Frames, joined
 
 _IN_LOOP = 2
 """Rounds within the loop are at least as many times as frequent as rounds that leave it."""

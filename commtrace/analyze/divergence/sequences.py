@@ -15,7 +15,7 @@ from difflib import SequenceMatcher
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.matching import RECV, SEND
+from commtrace.analyze.run.matching import RECV, SEND
 
 OF_SITE = ("kind", "phase", "module", "source_file", "source_line", "callers")
 """Columns of the place of a call."""

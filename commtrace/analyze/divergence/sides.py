@@ -9,7 +9,7 @@ import pandas as pd
 
 from commtrace.analyze.consistency.disagreements import FIELDS, KIND
 from commtrace.analyze.consistency.numbered import calls_of
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 
 _SIZE = "payload_bytes"
 _UNKNOWN = -1

@@ -19,7 +19,7 @@ from commtrace.analyze.divergence.program_text import (
     frames_of_text,
 )
 from commtrace.analyze.divergence.syntax import functions_called, name_of
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.schema import STORE
 
 _SETTERS = ("set", "add", "append", "compare_set", "multi_set", "queue_push")

@@ -22,7 +22,7 @@ from commtrace.analyze.divergence.program_text import (
 )
 from commtrace.analyze.divergence.sequences import Parting
 from commtrace.analyze.divergence.syntax import names_of
-from commtrace.analyze.frame import Frames, joined
+from commtrace.analyze.run.frame import Frames, joined
 
 _COLUMNS = ["rank", "id", "phase", "start_ns", "module", "module_class", "module_call"]
 

@@ -14,8 +14,6 @@ from typing import Any
 
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
-from commtrace.analyze.cached_per_run import cached_per_run
 from commtrace.analyze.findings.each_step import (
     OBJECT_COLLECTIVES,
     REDUCE_THEN_BROADCAST,
@@ -56,8 +54,10 @@ from commtrace.analyze.findings.traffic import (
     UNUSED_PARAMETER_FLAGS,
 )
 from commtrace.analyze.findings.wrong_reduction import WRONG_REDUCTION
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.program_folder import relative
+from commtrace.analyze.run.analysis import Analysis, typed
+from commtrace.analyze.run.cached_per_run import cached_per_run
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.program_folder import relative
 from commtrace.settings import unknown_rules
 
 __all__ = [

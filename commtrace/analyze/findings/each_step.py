@@ -18,9 +18,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.arrivals import NEEDS_EVERYONE
-from commtrace.analyze.cached_per_run import of_each_call
-from commtrace.analyze.census import census
 from commtrace.analyze.findings.finding import (
     Evidence,
     Finding,
@@ -32,9 +29,12 @@ from commtrace.analyze.findings.finding import (
     transfer,
 )
 from commtrace.analyze.findings.needs import CONTENTS, STEPS, USES_OF_REDUCED, WRITES
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import Arrays, across_ranks, entries, matches, numbers
-from commtrace.analyze.steady_steps import is_counted
+from commtrace.analyze.measures.arrivals import NEEDS_EVERYONE
+from commtrace.analyze.measures.census import census
+from commtrace.analyze.measures.steady_steps import is_counted
+from commtrace.analyze.run.cached_per_run import of_each_call
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import Arrays, across_ranks, entries, matches, numbers
 
 _LINE = ["group", "source_file", "source_line"]
 _MOST = 0.5

@@ -9,14 +9,14 @@ from typing import Any
 
 import pandas as pd
 
-from commtrace.analyze.arrivals import arrivals
 from commtrace.analyze.findings.call_set import CallSet
 from commtrace.analyze.findings.needs import Need
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import mesh_axes
-from commtrace.analyze.measures import counted_ns
-from commtrace.analyze.program_folder import relative
-from commtrace.analyze.steady_steps import is_counted, is_steady
+from commtrace.analyze.measures.arrivals import arrivals
+from commtrace.analyze.measures.measures import counted_ns
+from commtrace.analyze.measures.steady_steps import is_counted, is_steady
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import mesh_axes
+from commtrace.analyze.run.program_folder import relative
 from commtrace.schema import Column
 from commtrace.units import counted_mean, known_note, text_of_bytes, text_of_duration
 

@@ -9,8 +9,8 @@ from commtrace.analyze.consistency import consistency
 from commtrace.analyze.consistency.coverage import FLIGHT_RECORDER, LOG
 from commtrace.analyze.findings.finding import FAULT, Finding, Rule, Selected, calls_in, selected
 from commtrace.analyze.findings.needs import PROCESS_GROUPS
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import numbers
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import numbers
 
 _NOBODY_MISSING = (
     "No rank is missing. Look at the network and the device of the rank that has completed less."

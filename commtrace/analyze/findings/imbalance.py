@@ -1,8 +1,8 @@
 """Imbalance of all-to-alls: hot ranks, hot experts, skewed sources, and experts without rows.
 
 A load is high if it is `routing_ratio` times the mean or more, in most of the steps, and if it is
-no chance of random routing (`sigmas` in `commtrace.analyze.routing`). The last third of the steps
-is judged on its own as well, so that a load that grows is found. If a rank's load is high:
+no chance of random routing (`sigmas` in `commtrace.analyze.experts.routing`). The last third of the
+steps is judged on its own as well, so that a load that grows is found. If a rank's load is high:
 
     hot rank          all of its experts have a high load, or the program states none
     hot expert        some of its experts do
@@ -24,15 +24,9 @@ from functools import reduce
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.arrivals import arrivals
-from commtrace.analyze.census import census
-from commtrace.analyze.excerpt import of_kinds
-from commtrace.analyze.exchanges import ALL_TO_ALL, ranks_of_experts
-from commtrace.analyze.findings.finding import Evidence, Finding, Rule, calls_in, transfer
-from commtrace.analyze.findings.needs import SPLITS
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import members
-from commtrace.analyze.routing import (
+from commtrace.analyze.excerpts.excerpt import of_kinds
+from commtrace.analyze.experts.exchanges import ALL_TO_ALL, ranks_of_experts
+from commtrace.analyze.experts.routing import (
     ExchangePlace,
     Loads,
     calls_at,
@@ -41,6 +35,12 @@ from commtrace.analyze.routing import (
     sigmas,
     stretches,
 )
+from commtrace.analyze.findings.finding import Evidence, Finding, Rule, calls_in, transfer
+from commtrace.analyze.findings.needs import SPLITS
+from commtrace.analyze.measures.arrivals import arrivals
+from commtrace.analyze.measures.census import census
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import members
 from commtrace.schema import PHASES
 from commtrace.units import text_of_ranks
 

@@ -10,7 +10,6 @@ import math
 
 import pandas as pd
 
-from commtrace.analyze.census import census
 from commtrace.analyze.findings.finding import Finding, Rule
 from commtrace.analyze.findings.stragglers import (
     NEEDS,
@@ -22,9 +21,10 @@ from commtrace.analyze.findings.stragglers import (
     text_of_place,
     worst_place,
 )
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.lateness import COMPUTE, COPIES, WORK
-from commtrace.analyze.stragglers import stands_out
+from commtrace.analyze.measures.census import census
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.waits.lateness import COMPUTE, COPIES, WORK
+from commtrace.analyze.waits.stragglers import stands_out
 from commtrace.units import text_of_duration
 
 _UNEVEN = (COMPUTE, COPIES)

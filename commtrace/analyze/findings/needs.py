@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from commtrace.analyze.census import WAIT, census
-from commtrace.analyze.exchanges import ALL_TO_ALL
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.measures import counted_ns
-from commtrace.analyze.selections import (
+from commtrace.analyze.experts.exchanges import ALL_TO_ALL
+from commtrace.analyze.measures.census import WAIT, census
+from commtrace.analyze.measures.measures import counted_ns
+from commtrace.analyze.measures.selections import (
     DEPENDENT,
     EXPLAINED_FLAGS,
     FLAGS,
@@ -27,7 +26,8 @@ from commtrace.analyze.selections import (
     WITH_SPLITS,
     WRITTEN_BROADCASTS,
 )
-from commtrace.analyze.stragglers import longest_delay_ns
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.waits.stragglers import longest_delay_ns
 from commtrace.schema import GRADIENT, LOCAL_GRADIENT
 from commtrace.tracefile import RECORDING, STEPS_FROM
 from commtrace.units import text_of_duration

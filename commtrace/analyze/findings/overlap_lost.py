@@ -1,4 +1,4 @@
-"""Communication that could be hidden behind other work of the rank: see `analyze.overlap_lost`.
+"""Communication that could be hidden behind other work of the rank: see `overlap.overlap_lost`.
 
 The losses at a line are a single finding per reason, whatever the modules. They have to recur: in
 most of the steps, if there are several. Small buckets are left to rule `small_messages`.
@@ -11,12 +11,12 @@ import pandas as pd
 
 from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
 from commtrace.analyze.findings.needs import DEPENDENCIES, DURATION
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import mesh_axes
-from commtrace.analyze.measures import counted_ns
-from commtrace.analyze.overlap_lost.chances import chances
-from commtrace.analyze.overlap_lost.reasons import BUCKET_TOO_SMALL, LOST
-from commtrace.analyze.overlap_lost.table import clause, overlap_lost
+from commtrace.analyze.measures.measures import counted_ns
+from commtrace.analyze.overlap.overlap_lost.chances import chances
+from commtrace.analyze.overlap.overlap_lost.reasons import BUCKET_TOO_SMALL, LOST
+from commtrace.analyze.overlap.overlap_lost.table import clause, overlap_lost
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import mesh_axes
 from commtrace.units import text_of_duration
 
 _REPORTED = [name for name in LOST if name != BUCKET_TOO_SMALL]

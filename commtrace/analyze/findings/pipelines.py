@@ -22,10 +22,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.census import census
 from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
 from commtrace.analyze.findings.needs import DURATION
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures.census import census
 from commtrace.analyze.pipelines.bubbles import bubbles, times_of
 from commtrace.analyze.pipelines.causes import (
     BLOCKED_RECEIVE,
@@ -41,7 +40,8 @@ from commtrace.analyze.pipelines.causes import (
 from commtrace.analyze.pipelines.rounds import rounds
 from commtrace.analyze.pipelines.schedule import pipeline_schedule
 from commtrace.analyze.pipelines.stages import pipeline_stages
-from commtrace.analyze.stragglers import stands_out
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.waits.stragglers import stands_out
 from commtrace.units import text_of_duration
 
 _SCHEDULE = (WARM_UP, DRAIN)

@@ -15,14 +15,14 @@ import math
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.arrivals import arrivals, sent
-from commtrace.analyze.cached_per_run import of_each_call
-from commtrace.analyze.census import census
 from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in, selected
 from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, WAITS, clock_error_ns
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import RECV, SEND, Arrays, across_ranks, matches, of_match
-from commtrace.analyze.measures import counted_ns
+from commtrace.analyze.measures.arrivals import arrivals, sent
+from commtrace.analyze.measures.census import census
+from commtrace.analyze.measures.measures import counted_ns
+from commtrace.analyze.run.cached_per_run import of_each_call
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import RECV, SEND, Arrays, across_ranks, matches, of_match
 from commtrace.units import text_of_duration, text_of_ranks
 
 _LEAST_CALLS = 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.carried import parameters_of
 from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
@@ -16,7 +15,8 @@ from commtrace.analyze.findings.finding import (
     times_each,
 )
 from commtrace.analyze.findings.needs import GRADIENTS, REDUCTIONS
-from commtrace.analyze.frame import Frames, in_order
+from commtrace.analyze.run.carried import parameters_of
+from commtrace.analyze.run.frame import Frames, in_order
 from commtrace.units import text_of_bytes
 
 _STEP = ["rank", "group", "step"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import of_each_call
 from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
@@ -16,8 +15,9 @@ from commtrace.analyze.findings.finding import (
 )
 from commtrace.analyze.findings.layouts import layout, padding_bytes
 from commtrace.analyze.findings.needs import IDENTITY, LAYOUTS_OR_USES, USES
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import Arrays, across_ranks, entries, matches, numbers
+from commtrace.analyze.run.cached_per_run import of_each_call
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import Arrays, across_ranks, entries, matches, numbers
 
 _CALLS = ["rank", "group", "step", "thread"]
 _OF_PRECEDING = ("kind", "phase", "source_spec", "target_spec", "id", "end")

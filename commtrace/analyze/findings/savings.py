@@ -22,7 +22,7 @@ import numpy as np
 
 from commtrace.analyze.findings.call_set import CallSet
 from commtrace.analyze.findings.finding import Finding
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 
 
 def capped(frames: Frames, found: Sequence[Finding], of_machine: Sequence[bool]) -> list[Finding]:

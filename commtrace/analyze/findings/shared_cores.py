@@ -12,10 +12,10 @@ import pandas as pd
 from commtrace.analyze.findings.finding import MACHINE, Finding, Rule, Selected, calls_in, selected
 from commtrace.analyze.findings.needs import CORES, DURATION, WAITS
 from commtrace.analyze.findings.stragglers import least_cost
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.intervals import one_at_a_time, without_core
-from commtrace.analyze.measures import counted_ns
-from commtrace.analyze.step_times import step_windows
+from commtrace.analyze.measures.intervals import one_at_a_time, without_core
+from commtrace.analyze.measures.measures import counted_ns
+from commtrace.analyze.measures.step_times import step_windows
+from commtrace.analyze.run.frame import Frames
 from commtrace.units import text_of_duration
 
 

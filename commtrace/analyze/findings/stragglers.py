@@ -1,7 +1,8 @@
 """Stragglers: a rank that is always late, and a rank that stalled once.
 
-The cost is the time in which all others waited (`delayed_calls` of `commtrace.analyze.stragglers`),
-on each of the ranks that waited. If n ranks behave alike, each causes 1/n of all delays.
+The cost is the time in which all others waited (`delayed_calls` of
+`commtrace.analyze.waits.stragglers`), on each of the ranks that waited. If n ranks behave alike,
+each causes 1/n of all delays.
 A rank counts as late if its odds are `straggler_ratio` times as high and its delays are spread over
 several calls. The thresholds are settings (`commtrace.settings.THRESHOLDS`). Other delays are
 caused by changing ranks (`late_in_turn`) or ranks without a core (`shared_cores`).
@@ -18,17 +19,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.arrivals import NEEDS_EVERYONE
-from commtrace.analyze.cached_per_run import cached_per_run, of_run
-from commtrace.analyze.census import census
 from commtrace.analyze.findings.finding import Evidence, Finding, Rule, calls_in
 from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, STEPS, WAITS, clock_error_ns
-from commtrace.analyze.frame import Frames, joined
-from commtrace.analyze.lateness import NO_CORE
-from commtrace.analyze.matching import matches
-from commtrace.analyze.measures import counted_ns
-from commtrace.analyze.steady_steps import is_counted, is_steady
-from commtrace.analyze.stragglers import delayed_calls
+from commtrace.analyze.measures.arrivals import NEEDS_EVERYONE
+from commtrace.analyze.measures.census import census
+from commtrace.analyze.measures.measures import counted_ns
+from commtrace.analyze.measures.steady_steps import is_counted, is_steady
+from commtrace.analyze.run.cached_per_run import cached_per_run, of_run
+from commtrace.analyze.run.frame import Frames, joined
+from commtrace.analyze.run.matching import matches
+from commtrace.analyze.waits.lateness import NO_CORE
+from commtrace.analyze.waits.stragglers import delayed_calls
 from commtrace.units import text_of_duration
 
 PLACE = ["kind", "phase", "module", "source_file", "source_line"]

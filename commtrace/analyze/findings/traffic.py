@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.census import census, in_module
 from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
@@ -29,9 +28,10 @@ from commtrace.analyze.findings.needs import (
     SIZES,
     STEPS,
 )
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.selections import EXPLAINED_FLAGS
-from commtrace.analyze.steady_steps import is_counted
+from commtrace.analyze.measures.census import census, in_module
+from commtrace.analyze.measures.selections import EXPLAINED_FLAGS
+from commtrace.analyze.measures.steady_steps import is_counted
+from commtrace.analyze.run.frame import Frames
 from commtrace.schema import ALL_USED, SOME_UNUSED
 from commtrace.units import text_of_bytes
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from commtrace.analyze.census import census
 from commtrace.analyze.findings.finding import FAULT, Finding, Rule, Selected, calls_in, selected
 from commtrace.analyze.findings.needs import OWN_GRADIENTS, REDUCTIONS
-from commtrace.analyze.frame import Frames
 from commtrace.analyze.gradients import WrongReduction, wrong_reductions
+from commtrace.analyze.measures.census import census
+from commtrace.analyze.run.frame import Frames
 
 
 def wrong_reduction(frames: Frames) -> list[Finding]:

@@ -8,9 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
-from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.frame import Frames
 from commtrace.analyze.gradients.local_steps import excuse_local_steps
 from commtrace.analyze.gradients.names import known_groups, name_of
 from commtrace.analyze.gradients.parameters import (
@@ -35,6 +32,9 @@ from commtrace.analyze.gradients.scalars import (
     reported_loss,
 )
 from commtrace.analyze.gradients.scales import Losses, Scale, expected_scale, losses_of
+from commtrace.analyze.run.analysis import Analysis, typed
+from commtrace.analyze.run.cached_per_run import cached_per_run
+from commtrace.analyze.run.frame import Frames
 from commtrace.schema import INSTANT, TABLES, Column
 
 GRADIENT = "gradient"

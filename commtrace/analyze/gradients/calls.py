@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.gradients.rows import SketchRows
+from commtrace.analyze.run.cached_per_run import cached_per_run
+from commtrace.analyze.run.frame import Frames, joined
 
 _REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 _SCALARS = ("[]", "[1]", "")

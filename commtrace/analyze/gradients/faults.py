@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.frame import Frames
 from commtrace.analyze.gradients.audit import gradients
+from commtrace.analyze.run.cached_per_run import cached_per_run
+from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.values import replicas
 from commtrace.schema import GRADIENT, STATE, UNCLIPPED, UPDATED
 from commtrace.units import counted

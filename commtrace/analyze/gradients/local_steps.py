@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.frame import Frames
 from commtrace.analyze.gradients.calls import reducing_calls
 from commtrace.analyze.gradients.parameters import MISSING, UNKNOWN, Reduction
 from commtrace.analyze.gradients.rows import SketchRows, gradient_rows
-from commtrace.analyze.tensor_shapes import numel
+from commtrace.analyze.run.cached_per_run import cached_per_run
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.tensor_shapes import numel
 
 
 def excuse_local_steps(found: Sequence[Reduction], run: Frames) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.frame import Frames
 from commtrace.analyze.gradients.rows import gradient_rows
+from commtrace.analyze.run.cached_per_run import cached_per_run
+from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.values.stated_mesh import mesh_of
 from commtrace.units import text_of_ranks
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from commtrace.analyze.frame import Frames
 from commtrace.analyze.gradients.calls import ReductionCalls, calls_between, reducing_calls
 from commtrace.analyze.gradients.fit import Fit, distinct, fitted
 from commtrace.analyze.gradients.held import Held, held
@@ -14,6 +13,7 @@ from commtrace.analyze.gradients.names import known_groups, name_of, sizes_of
 from commtrace.analyze.gradients.replicated import Replicas, replica_sets
 from commtrace.analyze.gradients.rows import SketchRows, gradient_rows
 from commtrace.analyze.gradients.scales import Losses, Scale, are_close, closeness
+from commtrace.analyze.run.frame import Frames
 from commtrace.units import counted, text_of_ranks
 
 RIGHT, MISSING, SCALED, MIXED, UNKNOWN = "right", "missing", "scaled", "mixed", "unknown"

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.frame import Frames, joined
 from commtrace.analyze.gradients.parameters import MISSING, RIGHT, SCALED, UNKNOWN, Reduction
 from commtrace.analyze.gradients.scales import Losses
+from commtrace.analyze.run.cached_per_run import cached_per_run
+from commtrace.analyze.run.frame import Frames, joined
 from commtrace.analyze.values.global_values import SKETCHES
 from commtrace.schema import INPUT, OUTPUT
 

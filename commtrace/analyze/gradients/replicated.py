@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from commtrace.analyze.gradients.fit import distinct
 from commtrace.analyze.gradients.held import Held, held
 from commtrace.analyze.gradients.rows import SketchRow, SketchRows
-from commtrace.analyze.tensor_shapes import numel
+from commtrace.analyze.run.tensor_shapes import numel
 
 
 @dataclass(frozen=True, slots=True)

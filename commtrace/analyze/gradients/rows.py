@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.frame import Frames, joined
+from commtrace.analyze.run.cached_per_run import cached_per_run
+from commtrace.analyze.run.frame import Frames, joined
 from commtrace.analyze.values.global_values import SKETCHES
 from commtrace.schema import (
     CLIPPING,

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
-from commtrace.analyze.cached_per_run import of_run
-from commtrace.analyze.frame import Frames
 from commtrace.analyze.pipelines.causes import CAUSES, Times, causes_of
 from commtrace.analyze.pipelines.delays import Delay, delays_of
 from commtrace.analyze.pipelines.rounds import NONE, Round, medians, rounds
 from commtrace.analyze.pipelines.transfers import transfers_of
+from commtrace.analyze.run.analysis import Analysis, typed
+from commtrace.analyze.run.cached_per_run import of_run
+from commtrace.analyze.run.frame import Frames
 from commtrace.schema import INSTANT, Column
 
 _WIDTH = max(map(len, CAUSES))

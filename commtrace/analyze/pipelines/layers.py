@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.frame import Frames, joined
+from commtrace.analyze.run.frame import Frames, joined
 from commtrace.schema import FORWARD, LOSS_OF_CHUNK
 
 _PASSES = (True, False)

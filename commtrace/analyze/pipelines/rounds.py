@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import of_run
-from commtrace.analyze.frame import Frames
 from commtrace.analyze.pipelines.transfers import Transfers, transfers_of
+from commtrace.analyze.run.cached_per_run import of_run
+from commtrace.analyze.run.frame import Frames
 from commtrace.schema import BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, LOSS_OF_CHUNK
 
 NONE = -1

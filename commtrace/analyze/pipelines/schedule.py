@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
-from commtrace.analyze.cached_per_run import of_run
-from commtrace.analyze.frame import Frames
 from commtrace.analyze.pipelines.bubbles import times_of
 from commtrace.analyze.pipelines.causes import ideal
 from commtrace.analyze.pipelines.rounds import rounds
+from commtrace.analyze.run.analysis import Analysis, typed
+from commtrace.analyze.run.cached_per_run import of_run
+from commtrace.analyze.run.frame import Frames
 from commtrace.schema import INSTANT, Column
 
 COLUMNS = (

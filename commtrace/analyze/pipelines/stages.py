@@ -16,15 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
-from commtrace.analyze.cached_per_run import of_run
-from commtrace.analyze.frame import Frames
 from commtrace.analyze.pipelines.bubbles import bubbles, times_of
 from commtrace.analyze.pipelines.causes import CAUSES, WARM_UP, Times, balanced
 from commtrace.analyze.pipelines.layers import Layer, layers_of
 from commtrace.analyze.pipelines.replay import replay
 from commtrace.analyze.pipelines.rounds import NONE, Round, rounds
 from commtrace.analyze.pipelines.split import best_split
+from commtrace.analyze.run.analysis import Analysis, typed
+from commtrace.analyze.run.cached_per_run import of_run
+from commtrace.analyze.run.frame import Frames
 from commtrace.schema import (
     BACKWARD,
     BACKWARD_INPUT,

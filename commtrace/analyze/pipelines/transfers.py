@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from commtrace.analyze.frame import Frames, joined
+from commtrace.analyze.run.frame import Frames, joined
 from commtrace.schema import BACKWARD, BACKWARD_INPUT, FORWARD
 
 _COLUMNS = [

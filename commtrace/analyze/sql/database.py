@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 import duckdb
 import pandas as pd
 
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.sql.stored import files_of
 from commtrace.analyze.sql.tables import SQL_TABLES, SqlTable, selected
 from commtrace.analyze.stored import StoredRun

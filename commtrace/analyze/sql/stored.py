@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from commtrace.analyze.arrivals import arrivals
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures.arrivals import arrivals
+from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.stored import StoredRun
 from commtrace.schema import EVENT_TABLES
 from commtrace.tracefile.dataset.layout import table_path

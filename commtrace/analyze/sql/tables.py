@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis
-from commtrace.analyze.arrivals import COLUMNS as ARRIVALS
-from commtrace.analyze.arrivals import arrivals
-from commtrace.analyze.calls import COLUMNS as OF_CALLS
 from commtrace.analyze.catalog import CATALOG
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures.arrivals import COLUMNS as ARRIVALS
+from commtrace.analyze.measures.arrivals import arrivals
+from commtrace.analyze.run.analysis import Analysis
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.traffic.calls import COLUMNS as OF_CALLS
 from commtrace.schema import MAY_BE_NEGATIVE, TABLES, Column
 
 WAITS, CALLS = "waits", "calls"

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import AcrossRanks, Arrays
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import AcrossRanks, Arrays
 from commtrace.analyze.stored.kept_files import keeping, reading_kept, sealed, verified_size
 from commtrace.atomic_write import make_folder
 from commtrace.tracefile.reading import DamageError

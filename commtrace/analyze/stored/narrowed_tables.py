@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.excerpt import FOREVER
-from commtrace.analyze.frame import values_of
+from commtrace.analyze.excerpts.excerpt import FOREVER
+from commtrace.analyze.run.frame import values_of
 from commtrace.analyze.stored.lazy_table import LazyTable
 from commtrace.schema import EVENT_TABLES, TABLES
 from commtrace.tracefile.dataset import Dataset, RowGroup, StoredRows

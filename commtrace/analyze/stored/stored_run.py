@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.excerpt import Excerpt
-from commtrace.analyze.frame import Frames, tables_of
-from commtrace.analyze.matching import AcrossRanks, Arrays
-from commtrace.analyze.parts import Answer, PartedRun, RunPart
+from commtrace.analyze.excerpts.excerpt import Excerpt
+from commtrace.analyze.run.frame import Frames, tables_of
+from commtrace.analyze.run.matching import AcrossRanks, Arrays
+from commtrace.analyze.run.parts import Answer, PartedRun, RunPart
 from commtrace.analyze.stored.kept_arrays import kept_arrays
 from commtrace.analyze.stored.kept_files import name_of_contents, temporary_copy
 from commtrace.analyze.stored.narrowed_tables import (

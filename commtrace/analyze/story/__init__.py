@@ -10,11 +10,11 @@ nothing is guessed.
 
 from __future__ import annotations
 
-from commtrace.analyze.lateness import Lateness
 from commtrace.analyze.story.peers import Peer
 from commtrace.analyze.story.pick import NAMED, find_call
 from commtrace.analyze.story.story import CallGroup, Story, Suggestion, Time, Where, explain
 from commtrace.analyze.story.why import CallReason, Candidate, EnclosingOperator, Step
+from commtrace.analyze.waits.lateness import Lateness
 
 __all__ = [
     "NAMED",

@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from commtrace.analyze.arrivals import arrivals
-from commtrace.analyze.excerpt import excerpt, selected
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.known import is_fake_world
-from commtrace.analyze.matching import NONE, TRANSFERS, matches, numbers
+from commtrace.analyze.excerpts.excerpt import excerpt, selected
+from commtrace.analyze.measures.arrivals import arrivals
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.known import is_fake_world
+from commtrace.analyze.run.matching import NONE, TRANSFERS, matches, numbers
 
 _ALIKE = ("kind", "reduce_op", "root", "dtype")
 

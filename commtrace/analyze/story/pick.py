@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from commtrace.analyze.census import census
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures.census import census
+from commtrace.analyze.run.frame import Frames
 from commtrace.errors import UsageError
 
 NAMED = {

@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from commtrace.analyze.arrivals import end_ns
 from commtrace.analyze.findings import reported as reported_findings
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.lateness import Lateness, lateness_at
+from commtrace.analyze.measures.arrivals import end_ns
+from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.story.peers import MatchedCalls, Peer, matched_calls, ranks_of
 from commtrace.analyze.story.why import CallReason, what_is_unknown, why
+from commtrace.analyze.waits.lateness import Lateness, lateness_at
 from commtrace.collective_table import KINDS, busbw_factor
 from commtrace.tracefile.sources import SourceLine, excerpt, lines_around, read_lines
 from commtrace.units import NANOSECONDS_PER_SECOND

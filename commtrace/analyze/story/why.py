@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 import pandas as pd
 
-from commtrace.analyze.carried import is_too_small
-from commtrace.analyze.census import census
 from commtrace.analyze.findings.layouts import layout
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.measures.census import census
+from commtrace.analyze.run.carried import is_too_small
+from commtrace.analyze.run.frame import Frames
 from commtrace.schema import HARNESS
 
 BY_NAME = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.values.global_values import parts
 
 

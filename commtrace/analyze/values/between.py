@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.carried import parameters_of
-from commtrace.analyze.frame import Frames, joined
+from commtrace.analyze.run.cached_per_run import cached_per_run
+from commtrace.analyze.run.carried import parameters_of
+from commtrace.analyze.run.frame import Frames, joined
 from commtrace.analyze.values.flow import flow_of
 from commtrace.analyze.values.global_values import parts
 from commtrace.analyze.values.in_parts import IN_PARTS

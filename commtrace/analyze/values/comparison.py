@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.values import verdicts
 from commtrace.analyze.values.absent_gradients import with_absent_gradients
 from commtrace.analyze.values.alignment import aligned, with_first_step

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.values.comparison import ValueComparison
 from commtrace.analyze.values.global_values import by_number
 from commtrace.schema import PARAMETER

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.program_folder import program_folder, relative_to
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.program_folder import program_folder, relative_to
 from commtrace.analyze.values.axes import sizes_of_axes
 from commtrace.analyze.values.between import REDUCED, communication_before
 from commtrace.analyze.values.doubts import doubt_of

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.values.flow import Flow, flow_of
 from commtrace.analyze.values.in_parts import ranks_parts, shows_little
 from commtrace.analyze.values.tolerance import evident, is_coarse

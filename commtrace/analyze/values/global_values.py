@@ -19,9 +19,9 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
-from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.frame import Frames, joined
+from commtrace.analyze.run.analysis import Analysis, typed
+from commtrace.analyze.run.cached_per_run import cached_per_run
+from commtrace.analyze.run.frame import Frames, joined
 from commtrace.analyze.values.stated_mesh import mesh_of
 from commtrace.schema import CLIPPING, LOCAL_GRADIENT, LOSS, NAMED, NUM_SKETCHES, TABLES, Column
 

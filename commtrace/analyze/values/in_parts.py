@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.tensor_shapes import numel
+from commtrace.analyze.run.tensor_shapes import numel
 from commtrace.analyze.values.global_values import (
     ALL_EQUAL,
     FACTS,

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.frame import Frames, joined
+from commtrace.analyze.run.cached_per_run import cached_per_run
+from commtrace.analyze.run.frame import Frames, joined
 from commtrace.analyze.values.global_values import SKETCHES
 from commtrace.analyze.values.tolerance import GROWTH, MOST_APART, OF_ROUNDOFF, ROUNDOFF, evident
 from commtrace.schema import LOCAL_GRADIENT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.frame import Frames, joined
+from commtrace.analyze.run.frame import Frames, joined
 from commtrace.analyze.values.tolerance import OF_ROUNDOFF, ROUNDOFF
 from commtrace.schema import LOSS
 

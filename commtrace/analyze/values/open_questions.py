@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.units import text_of_ranks
 
 _FEW = 0.25

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.values.flow import flow_of
 from commtrace.analyze.values.global_values import KEY, OWN_DATA
 from commtrace.schema import NAMED, OUTPUT, OUTPUT_GRADIENT, RESULT

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.values.flow import flow_of
 from commtrace.analyze.values.in_parts import IN_PARTS, ranks_parts, shows_little
 from commtrace.schema import OUTPUT, OUTPUT_GRADIENT, RESULT

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from commtrace.analyze.analysis import Analysis, typed
-from commtrace.analyze.cached_per_run import cached_per_run
-from commtrace.analyze.frame import Frames
+from commtrace.analyze.run.analysis import Analysis, typed
+from commtrace.analyze.run.cached_per_run import cached_per_run
+from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.values.global_values import COLUMNS as OF_TENSORS
 from commtrace.analyze.values.global_values import FACTS, SKETCHES, by_number, parts
 from commtrace.schema import Column

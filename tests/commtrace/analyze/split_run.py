@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.parts import PartedRun, RunPart
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.parts import PartedRun, RunPart
 from commtrace.schema import EVENT_TABLES, TABLES
 
 OF_RANK = (

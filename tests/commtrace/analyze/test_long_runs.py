@@ -18,10 +18,10 @@ import pandas as pd
 import pytest
 
 from commtrace.analyze import CATALOG, Analysis, Frames, load
-from commtrace.analyze.analysis import addable
 from commtrace.analyze.findings import findings
-from commtrace.analyze.intervals import merged
+from commtrace.analyze.measures.intervals import merged
 from commtrace.analyze.notices import notices_of
+from commtrace.analyze.run.analysis import addable
 from commtrace.report import write_report
 from commtrace.schema import COMMUNICATION, COMPUTE, INSTANT, TABLES, Column
 from commtrace.tracefile import Trace, trace_of_rows

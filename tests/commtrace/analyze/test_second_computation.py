@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.large_run import large_trace
 from commtrace.analyze import CATALOG, Analysis, Frames, load
-from commtrace.analyze.diff import diff
+from commtrace.analyze.comparisons.diff import diff
 from commtrace.analyze.findings import RULES
 from commtrace.schema import ALL_USED
 from commtrace.tracefile import Trace

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load
-from commtrace.analyze.arrivals import arrivals
-from commtrace.analyze.parts import PartedRun, RunPart
+from commtrace.analyze.measures.arrivals import arrivals
+from commtrace.analyze.run.parts import PartedRun, RunPart
 from commtrace.analyze.stored import StoredRun
 from commtrace.tracefile import write_trace
 from commtrace.tracefile.dataset import Dataset, open_dataset, prepare_dataset

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.large_run import Plan, large_trace
 from commtrace.analyze import Frames, load
-from commtrace.analyze.arrivals import arrivals
+from commtrace.analyze.measures.arrivals import arrivals
 from commtrace.event import OpEvent
 from commtrace.exporters.perfetto import COMMUNICATION, HOST, STEPS, write_perfetto
 from tests.commtrace.analyze.rows import call, rank_row, run_of

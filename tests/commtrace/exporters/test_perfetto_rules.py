@@ -18,7 +18,7 @@ from commtrace.exporters.perfetto import COMMUNICATION, write_perfetto
 from commtrace.exporters.perfetto_kernels import KERNELS
 from commtrace.importers import import_trace
 from commtrace.schema import COMMUNICATION as SENT
-from tests.commtrace.analyze.devices import NCCL, device_trace
+from tests.commtrace.analyze.devices.devices import NCCL, device_trace
 from tests.commtrace.analyze.rows import START_NS, call, kernel, layouts_trace, random_trace, run_of
 from tests.commtrace.analyze.test_long_runs import lasting_a_week
 from tests.commtrace.analyze.training import training_trace

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from commtrace.analyze import load
-from commtrace.analyze.expert_load import expert_load as table_of
+from commtrace.analyze.experts.expert_load import expert_load as table_of
 from commtrace.errors import UsageError
 from commtrace.figures.expert_load import MOST_LINES, MOST_POINTS, expert_load
 from tests.commtrace.analyze.routed import HOT, NUM_STEPS, routed_trace

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import pytest
 
 from commtrace.analyze import load
-from commtrace.analyze.measures import totals
+from commtrace.analyze.measures.measures import totals
 from commtrace.errors import UsageError
 from commtrace.figures.flame import NO_MODULE, VALUES, flame, flame_nodes
 from commtrace.figures.theme import DARK, LIGHT

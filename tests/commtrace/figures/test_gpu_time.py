@@ -6,11 +6,11 @@ import pandas as pd
 import pytest
 
 from commtrace.analyze import CATALOG, load
-from commtrace.analyze.gpu_time import PARTS
+from commtrace.analyze.devices.gpu_time import PARTS
 from commtrace.figures import gpu_time
 from commtrace.figures.gpu_time import MAX_BARS, MAX_DEVICES, PATTERNS, WORDS, device_bars
 from commtrace.figures.theme import DARK, LIGHT
-from tests.commtrace.analyze.devices import device_trace
+from tests.commtrace.analyze.devices.devices import device_trace
 from tests.commtrace.analyze.rows import kernel, run_of
 
 

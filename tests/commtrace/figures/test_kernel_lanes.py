@@ -18,7 +18,7 @@ from commtrace.figures.theme import DARK, LIGHT
 from commtrace.figures.timeline import timeline
 from commtrace.figures.timeline_rows import TimelineRows
 from commtrace.schema import COMMUNICATION, MEMCPY
-from tests.commtrace.analyze.devices import COMPUTING, COPYING, NCCL, SENDING, device_trace
+from tests.commtrace.analyze.devices.devices import COMPUTING, COPYING, NCCL, SENDING, device_trace
 from tests.commtrace.analyze.rows import START_NS, call, kernel, random_trace, run_of
 
 HOSTILE = "<script>alert(1)</script>"

@@ -8,7 +8,7 @@ from commtrace.analyze import CATALOG
 from commtrace.figures import overlap_lost
 from commtrace.figures.overlap_lost import MAX_ROWS
 from commtrace.figures.theme import DARK, LIGHT
-from tests.commtrace.analyze.overlap_lost.lossy import (
+from tests.commtrace.analyze.overlap.overlap_lost.lossy import (
     NUM_STEPS,
     Program,
     issued_late,

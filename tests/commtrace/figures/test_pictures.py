@@ -8,7 +8,7 @@ import pytest
 from commtrace.analyze import CATALOG, Frames, load, notices
 from commtrace.figures import PICTURES, pictures
 from commtrace.figures.theme import DARK, TITLE_PIXELS
-from tests.commtrace.analyze.devices import device_trace
+from tests.commtrace.analyze.devices.devices import device_trace
 from tests.commtrace.analyze.pipelines.programs import piped_trace
 from tests.commtrace.analyze.routed import routed_trace
 from tests.commtrace.analyze.rows import call, run_of

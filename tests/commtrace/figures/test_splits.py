@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from commtrace.analyze.all_to_all_splits import all_to_all_splits
+from commtrace.analyze.experts.all_to_all_splits import all_to_all_splits
 from commtrace.figures.splits import MAX_SIDE, MOST_LAYERS, splits
 from tests.commtrace.analyze.rows import call, group, run_of
 

@@ -26,7 +26,8 @@ import commtrace.pytest_plugin.session_end
 import commtrace.pytest_plugin.verdict
 import commtrace.report  # noqa: F401
 from commtrace import CommDebugMode  # noqa: F401
-from commtrace.analyze import CATALOG, diff  # noqa: F401
+from commtrace.analyze import CATALOG  # noqa: F401
+from commtrace.analyze.comparisons import diff  # noqa: F401
 from dtensor_core.testing import fake_world, run_processes, run_threads  # noqa: F401
 
 try:

@@ -11,7 +11,7 @@ from commtrace.pytest_plugin.expectation import claims_of
 from commtrace.pytest_plugin.mismatch import check
 from commtrace.pytest_plugin.observed import OWN, observed_in
 from commtrace.tracefile import Trace
-from tests.commtrace.analyze.overlap_lost.lossy import Program, issued_late, overlapped
+from tests.commtrace.analyze.overlap.overlap_lost.lossy import Program, issued_late, overlapped
 from tests.commtrace.analyze.rows import call, trace_of
 
 pytest_plugins = ["pytester"]

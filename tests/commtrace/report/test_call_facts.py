@@ -12,9 +12,9 @@ import pytest
 
 from commtrace.analyze import Frames, load
 from commtrace.analyze.findings import reported
-from commtrace.analyze.matching import partners
-from commtrace.analyze.start_skew import start_skew
+from commtrace.analyze.run.matching import partners
 from commtrace.analyze.story import Story, explain
+from commtrace.analyze.waits.start_skew import start_skew
 from commtrace.report.answers import Answers
 from commtrace.report.call_facts import (
     call_facts,

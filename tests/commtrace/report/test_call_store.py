@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load
-from commtrace.analyze.arrivals import end_ns
+from commtrace.analyze.measures.arrivals import end_ns
 from commtrace.report import call_store as module
 from commtrace.report.call_store import CallStore, call_store
 from commtrace.schema import INSTANT

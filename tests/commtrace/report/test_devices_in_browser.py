@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from commtrace.analyze import load
-from commtrace.analyze.gpu_time import gpu_time, summary
+from commtrace.analyze.devices.gpu_time import gpu_time, summary
 from commtrace.report import write_report
 from commtrace.report.kernel_store import MAX_BARS, kernel_store
-from tests.commtrace.analyze.devices import device_trace
+from tests.commtrace.analyze.devices.devices import device_trace
 from tests.commtrace.analyze.rows import call, kernel, run_of
 from tests.commtrace.analyze.training import training_trace
 from tests.commtrace.report.browsing import Open, Opened, go_to, hover

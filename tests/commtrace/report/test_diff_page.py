@@ -9,9 +9,9 @@ from unittest import mock
 import pytest
 
 from commtrace.analyze import load
-from commtrace.analyze.diff import MEASURED
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.growth import Grown
+from commtrace.analyze.comparisons.diff import MEASURED
+from commtrace.analyze.comparisons.growth import Grown
+from commtrace.analyze.run.frame import Frames
 from commtrace.report import diff_page, write_diff
 from commtrace.report.diff_page import labels_of
 from tests.commtrace.analyze.rows import call, run_of

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from commtrace.analyze import Frames
-from commtrace.analyze.arrivals import arrivals, end_ns
-from commtrace.analyze.frame import frames_of
+from commtrace.analyze.measures.arrivals import arrivals, end_ns
+from commtrace.analyze.run.frame import frames_of
 from commtrace.analyze.stored import StoredRun
 from commtrace.errors import UsageError
 from commtrace.report import detail as detail_module

@@ -13,7 +13,7 @@ import pytest
 import commtrace
 from commtrace.analyze import CATALOG, Frames
 from commtrace.analyze import load as load_frames
-from commtrace.analyze.diff import diff
+from commtrace.analyze.comparisons.diff import diff
 from commtrace.errors import NotATraceError, UsageError
 from commtrace.figures import PICTURES
 from commtrace.figures.theme import DARK, LIGHT

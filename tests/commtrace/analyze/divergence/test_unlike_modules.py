@@ -67,7 +67,7 @@ def hung(
 
 def row_of(frames: Frames, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The divergence, with the source as it is: the run began long ago."""
-    monkeypatch.setattr("commtrace.analyze.source_lines._is_older", lambda *_: True)
+    monkeypatch.setattr("commtrace.analyze.run.source_lines._is_older", lambda *_: True)
     (row, *_) = divergences(frames).to_dict("records")
     return {str(name): value for name, value in row.items()}
 

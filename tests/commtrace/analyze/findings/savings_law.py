@@ -14,7 +14,7 @@ import numpy as np
 from commtrace.analyze import Frames
 from commtrace.analyze.findings import reported
 from commtrace.analyze.findings.call_set import CallSet
-from commtrace.analyze.steady_steps import is_counted
+from commtrace.analyze.measures.steady_steps import is_counted
 
 _ROUNDING = 1 + 1e-9
 

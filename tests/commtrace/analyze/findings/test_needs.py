@@ -16,7 +16,7 @@ from commtrace.analyze.findings.needs import Need
 from commtrace.schema import ALL_USED
 from commtrace.tracefile import RECORDING, STEPS_FROM
 from tests.commtrace.analyze.each_step_rows import broadcasts, reduced_to_root
-from tests.commtrace.analyze.overlap_lost.lossy import issued_late, of_unknown_dependencies
+from tests.commtrace.analyze.overlap.overlap_lost.lossy import issued_late, of_unknown_dependencies
 from tests.commtrace.analyze.routed import routed_trace
 from tests.commtrace.analyze.rows import (
     accumulated,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from commtrace.analyze.frame import Frames, frames_of
+from commtrace.analyze.run.frame import Frames, frames_of
 from commtrace.analyze.sql import SQL_TABLES, Database, Limits
 from commtrace.analyze.stored import StoredRun
 from commtrace.errors import UsageError

@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from commtrace.analyze import Frames
-from commtrace.analyze import excerpt as excerpt_module
-from commtrace.analyze.diff import compare_all, differences_of_runs
-from commtrace.analyze.excerpt import of_ranks
-from commtrace.analyze.frame import frames_of
-from commtrace.analyze.growth import by_kind, by_line, by_module
+from commtrace.analyze.comparisons.diff import compare_all, differences_of_runs
+from commtrace.analyze.comparisons.growth import by_kind, by_line, by_module
+from commtrace.analyze.excerpts import excerpt as excerpt_module
+from commtrace.analyze.excerpts.excerpt import of_ranks
+from commtrace.analyze.run.frame import frames_of
 from commtrace.analyze.stored import StoredRun
 from commtrace.analyze.story import explain, find_call
 from commtrace.errors import UsageError

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import commtrace
 from commtrace.analyze import CATALOG, Frames, notices_of
-from commtrace.analyze.frame import frames_of
+from commtrace.analyze.run.frame import frames_of
 from commtrace.analyze.stored import DaskWorkers, StoredRun, dask_workers
 from commtrace.errors import OutputError, UsageError
 from commtrace.tracefile import write_trace

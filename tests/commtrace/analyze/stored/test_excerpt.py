@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 
 from commtrace.analyze import Frames
-from commtrace.analyze import excerpt as excerpt_module
-from commtrace.analyze.arrivals import arrivals
-from commtrace.analyze.excerpt import completed, excerpt, touching
-from commtrace.analyze.frame import frames_of
-from commtrace.analyze.matching import numbers, partners
+from commtrace.analyze.excerpts import excerpt as excerpt_module
+from commtrace.analyze.excerpts.excerpt import completed, excerpt, touching
+from commtrace.analyze.excerpts.time_window import of_steps, within
+from commtrace.analyze.measures.arrivals import arrivals
+from commtrace.analyze.run.frame import frames_of
+from commtrace.analyze.run.matching import numbers, partners
 from commtrace.analyze.stored import StoredRun
-from commtrace.analyze.time_window import of_steps, within
 from commtrace.errors import UsageError
 from commtrace.schema import TABLES
 from commtrace.tracefile import write_trace

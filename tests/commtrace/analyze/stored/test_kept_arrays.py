@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commtrace.analyze.frame import Frames
-from commtrace.analyze.matching import AcrossRanks, Arrays, matches
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import AcrossRanks, Arrays, matches
 from commtrace.analyze.stored.kept_arrays import kept_arrays
 from commtrace.errors import TraceError
 from tests.commtrace.analyze.rows import call, run_of

@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from commtrace.analyze import CATALOG, Frames
-from commtrace.analyze.arrivals import arrivals, last_arrivals
-from commtrace.analyze.frame import frames_of
+from commtrace.analyze.measures.arrivals import arrivals, last_arrivals
+from commtrace.analyze.run.frame import frames_of
 from commtrace.analyze.stored import StoredRun
 from commtrace.atomic_write import atomic_write
 from commtrace.errors import NotKeptError

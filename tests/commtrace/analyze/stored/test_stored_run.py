@@ -14,13 +14,13 @@ import pandas as pd
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load, notices_of
-from commtrace.analyze.arrivals import last_arrivals
-from commtrace.analyze.frame import frames_of
-from commtrace.analyze.matching import AcrossRanks
-from commtrace.analyze.skew import skew
+from commtrace.analyze.excerpts.time_window import within
+from commtrace.analyze.measures.arrivals import last_arrivals
+from commtrace.analyze.run.frame import frames_of
+from commtrace.analyze.run.matching import AcrossRanks
 from commtrace.analyze.stored import StoredRun
 from commtrace.analyze.story.peers import matched_calls
-from commtrace.analyze.time_window import within
+from commtrace.analyze.waits.skew import skew
 from commtrace.errors import OutputError, TraceError
 from commtrace.exporters import export
 from commtrace.tracefile import spool_name, write_trace

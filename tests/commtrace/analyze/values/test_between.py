@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from commtrace.analyze.compared import compare
+from commtrace.analyze.comparisons.compared import compare
 from commtrace.analyze.values import evidence
 from tests.commtrace.analyze.rows import START_NS, call, run_of
 from tests.commtrace.analyze.values.rows import held_by_one, row

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load
-from commtrace.analyze.matrix import matrix
+from commtrace.analyze.traffic.matrix import matrix
 from commtrace.device_kernels import UNKNOWN
 from commtrace.errors import SettingsError
 from commtrace.event import CommEvent

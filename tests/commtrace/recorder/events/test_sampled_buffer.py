@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 import commtrace
 from commtrace.analyze import load
-from commtrace.analyze.by_step import by_step
 from commtrace.analyze.notices import notices_of
+from commtrace.analyze.traffic.by_step import by_step
 from commtrace.errors import UsageError
 from commtrace.recorder import CURRENT, RECORDER
 from commtrace.session import Recording

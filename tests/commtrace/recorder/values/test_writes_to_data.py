@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 import commtrace
-from commtrace.analyze.frame import frames_of
+from commtrace.analyze.run.frame import frames_of
 from commtrace.analyze.values import replicas
 from commtrace.tracefile import read_parts
 from dtensor_core import Replicate, init_device_mesh

@@ -1,0 +1,364 @@
+"""Matching of calls across ranks.
+
+The members of a group issue the same collectives in the same order, so calls with equal group and
+`number` form a collective. Point-to-point calls count in `seq` too, although only two ranks make
+them; a collective's number does not count the transfers before it. A transfer is the nth send and
+the nth recv between the same two ranks in a group, with the same tag unless the backend is NCCL,
+which has no tags:
+
+    rank 0    all_reduce 0    send to 1 (0)       all_reduce 1
+    rank 1    all_reduce 0    recv from 0 (0)     all_reduce 1
+    rank 2    all_reduce 0                        all_reduce 1
+
+Calls that form a collective or a transfer have the same *match*, a number in the run. What several
+ranks determine is computed once, as arrays with an entry for each match (`across_ranks`); each call
+then takes the values of its match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.run.cached_per_run import cached_per_run, of_each_call, of_run
+from commtrace.analyze.run.frame import Frames, joined, texts_of
+from commtrace.tracefile.collective_numbers import collective_numbers
+
+SEND, RECV = "send", "recv"
+TRANSFERS = (SEND, RECV)
+NONE = -1
+
+
+@cached_per_run
+def is_transfer(frames: Frames) -> pd.Series:
+    """Return a mask of the calls that are point-to-point."""
+    return frames.comm["kind"].isin(TRANSFERS)
+
+
+@of_run
+def _groups_with_transfers(frames: Frames) -> frozenset[str]:
+    """Return the groups in which some rank makes transfers that count in `seq`."""
+    return frozenset().union(*frames.by_ranks(_with_transfers))
+
+
+def _with_transfers(part: Frames) -> set[str]:
+    is_counted = is_transfer(part) & (part.comm["seq"] >= 0)
+    return set(part.comm.loc[is_counted, "group"].unique())
+
+
+@of_each_call
+def numbers(frames: Frames) -> pd.Series:
+    """Return each call's number among its group's collectives; -1 for transfers and if unknown.
+
+    In a group with transfers, it is unknown for all calls that a rank made after calls that the
+    trace has lost.
+    """
+    comm, transfer = frames.comm, is_transfer(frames)
+    shared = _groups_with_transfers(frames)
+    if not shared and not transfer.any():
+        return comm["seq"].rename("number")
+    groups = comm["group"].cat.codes.to_numpy().astype(np.int64)
+    number = collective_numbers(
+        comm["rank"].to_numpy().astype(np.int64) * (groups.max(initial=0) + 1) + groups,
+        comm["seq"].to_numpy(),
+        transfer.to_numpy(),
+        comm["group"].isin(shared).to_numpy(),
+    )
+    return pd.Series(number, index=comm.index, name="number")
+
+
+@dataclass(frozen=True, eq=False)
+class Sections:
+    """Matches of a run: each group has a section of them, and each pair of ranks with transfers.
+
+    Attributes:
+        groups: Names of the groups with collectives.
+        begins: First match of each group.
+        lowest: Lowest number of a collective in each group.
+        distinct: By place in `groups`, the numbers of a group whose numbers are far apart.
+        pairs: A row per `group source target tag` with transfers, with its first match `begin`.
+        num: Number of matches.
+        num_collectives: Number of them that are collectives, which come first.
+    """
+
+    groups: pd.Index
+    begins: np.ndarray
+    lowest: np.ndarray
+    distinct: Mapping[int, np.ndarray]
+    pairs: pd.DataFrame
+    num: int
+    num_collectives: int
+
+
+_LEAST_SPARSE = 1 << 10
+"""Number of matches that a group may have in any case, whatever the number of its calls."""
+
+
+@of_run
+def sections(run: Frames) -> Sections:
+    """Return the sections of the run's matches."""
+    found = pd.concat(run.by_ranks(_extents))
+    extents = found.groupby(level=0).agg({"lowest": "min", "highest": "max", "num": "sum"})
+    width = np.array(extents["highest"] - extents["lowest"] + 1)
+    # A number is believed only if there are calls for it.
+    is_sparse = width > 4 * extents["num"].to_numpy() + _LEAST_SPARSE
+    distinct: dict[int, np.ndarray] = {}
+    if is_sparse.any():
+        names = tuple(extents.index[is_sparse])
+        of_parts = run.by_ranks(_distinct_numbers, names)
+        for place, name in zip(np.flatnonzero(is_sparse).tolist(), names, strict=True):
+            distinct[place] = np.unique(np.concatenate([part[name] for part in of_parts]))
+            width[place] = len(distinct[place])
+    ends = np.cumsum(width)
+    num = int(ends[-1]) if len(ends) else 0
+    pairs = joined(run.by_ranks(_num_transfers)).groupby(_END)["num"].max().reset_index()
+    pairs["begin"] = num + pairs["num"].cumsum() - pairs["num"]
+    return Sections(
+        groups=extents.index,
+        begins=ends - width,
+        lowest=extents["lowest"].to_numpy(),
+        distinct=distinct,
+        pairs=pairs.drop(columns="num"),
+        num=num + int(pairs["num"].sum()),
+        num_collectives=num,
+    )
+
+
+def _extents(part: Frames) -> pd.DataFrame:
+    """Return `lowest` and `highest` number, and `num` calls, of the collectives of each group."""
+    number = numbers(part)
+    of_groups = number[number >= 0].groupby(part.comm["group"], observed=True)
+    table = of_groups.agg(lowest="min", highest="max", num="size")
+    return table.set_axis(table.index.astype(object))
+
+
+def _distinct_numbers(part: Frames, groups: tuple[str, ...]) -> dict[str, np.ndarray]:
+    number, group = numbers(part), part.comm["group"].astype(object)
+    return {name: np.unique(number[(group == name) & (number >= 0)]) for name in groups}
+
+
+def _num_transfers(part: Frames) -> pd.DataFrame:
+    """Return the number of matches of each pair of ranks in a group, with the same tag."""
+    ends = _ends_of(part)
+    num = ends.groupby([*_END, "kind"]).size().groupby(level=_END).max()
+    return num.rename("num").reset_index()
+
+
+def _ends_of(part: Frames) -> pd.DataFrame:
+    comm = part.comm
+    known = is_transfer(part) & (comm["peer"] >= 0)
+    backends = part.groups["backend"].astype(object)
+    untagged = part.groups.loc[backends.str.contains("nccl", case=False), "name"]
+    return _ends(comm[known], set(untagged.astype(object)))
+
+
+@of_each_call
+def matches(frames: Frames) -> pd.Series:
+    """Return the match of each call; -1 if it is unknown."""
+    every, comm = sections(frames), frames.comm
+    number, group = numbers(frames).to_numpy(), comm["group"].cat
+    of_categories = every.groups.get_indexer(group.categories.astype(object))
+    place = of_categories[group.codes.to_numpy()] if len(comm) else number
+    known = np.flatnonzero(number >= 0)
+    found = np.full(len(comm), NONE)
+    found[known] = number[known] + (every.begins - every.lowest)[place[known]]
+    for each, distinct in every.distinct.items():
+        of_group = known[place[known] == each]
+        found[of_group] = every.begins[each] + np.searchsorted(distinct, number[of_group])
+    if len(every.pairs):
+        ends = _ends_of(frames)
+        begin = ends.merge(every.pairs, on=_END, how="left")["begin"].to_numpy()
+        found[comm.index.get_indexer(pd.Index(ends["row"]))] = begin + ends["nth"].to_numpy()
+    return pd.Series(found, index=comm.index, name="match")
+
+
+def of_match(frames: Frames, values: np.ndarray, unknown: float) -> np.ndarray:
+    """Return the entry of each call's match; `unknown` for calls without a match."""
+    match = matches(frames).to_numpy()
+    # Kept arrays have the smallest type in which their values fit.
+    found = np.full(len(match), unknown, "int64" if values.dtype.kind == "i" else values.dtype)
+    known = np.flatnonzero(match >= 0)
+    found[known] = values[match[known]]
+    return found
+
+
+def entries(arrays: Arrays, at: pd.Series) -> pd.DataFrame:
+    """Return the entries of some calls' matches, by rows of table `comm`.
+
+    Args:
+        arrays: Arrays with an entry for each match.
+        at: The match of each call, which is known.
+    """
+    found = {name: values[at] for name, values in arrays.items()}
+    wide = {
+        name: each.astype("int64") if each.dtype.kind == "i" else each
+        for name, each in found.items()
+    }
+    return pd.DataFrame(wide, at.index)
+
+
+Arrays = Mapping[str, np.ndarray]
+"""Arrays by name, with an entry for each match of the run."""
+NewArray = Callable[[int, Any, str], np.ndarray]
+"""Takes length, value and type, as `numpy.full`."""
+
+
+def first_of_groups(frames: Frames, is_chosen: np.ndarray) -> dict[str, int]:
+    """Return the number of the first chosen collective of each group that has one.
+
+    Args:
+        frames: The run.
+        is_chosen: Mask of its matches; transfers are left out.
+    """
+    every = sections(frames)
+    chosen = np.flatnonzero(is_chosen)
+    place = np.searchsorted(every.begins, chosen, side="right") - 1
+    groups, firsts = np.unique(place[chosen < every.num_collectives], return_index=True)
+    found: dict[str, int] = {}
+    for group, offset in zip(groups.tolist(), chosen[firsts] - every.begins[groups], strict=True):
+        distinct = every.distinct.get(group)
+        number = every.lowest[group] + offset if distinct is None else distinct[offset]
+        found[str(every.groups[group])] = int(number)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class AcrossRanks:
+    """Arrays with an entry for each match, which the parts of a run fill in turn.
+
+    Attributes:
+        add: Adds the calls of a part to the arrays. The order of parts must not matter.
+        fields: Entry of a match without calls, and type, by the name of each array. Those whose
+            names begin with `_` are used on the way only.
+    """
+
+    add: Callable[[Frames, Arrays], None]
+    fields: Mapping[str, tuple[Any, str]]
+
+    def arrays(self, run: Frames, new: NewArray = np.full) -> Arrays:
+        """Return the arrays of a run."""
+        num = sections(run).num
+        found = {name: new(num, *field) for name, field in self.fields.items()}
+        for part in run.parts_by_ranks():
+            self.add(part, found)
+        return found
+
+
+def across_ranks(
+    **fields: tuple[Any, str],
+) -> Callable[[Callable[[Frames, Arrays], None]], Callable[[Frames], Arrays]]:
+    """Compute arrays with an entry for each match once; see `AcrossRanks`."""
+
+    def decorate(add: Callable[[Frames, Arrays], None]) -> Callable[[Frames], Arrays]:
+        facts = AcrossRanks(add, fields)
+        in_memory = cached_per_run(facts.arrays)
+
+        @wraps(add)
+        def answer(frames: Frames) -> Arrays:
+            return frames.whole.arrays_of(facts, in_memory)
+
+        return answer
+
+    return decorate
+
+
+def put_alike(kept: np.ndarray, at: np.ndarray, values: np.ndarray, nothing: int) -> np.ndarray:
+    """Put a value at each entry, and return a mask of those that differ from another one there.
+
+    Args:
+        kept: The entries.
+        at: Place of each value.
+        values: The values, which the calls of a match should have in common.
+        nothing: Entry without a value.
+    """
+    before = kept[at]
+    kept[at] = values
+    return ((before != nothing) & (before != values)) | (kept[at] != values)
+
+
+def codes_of_texts(values: pd.Series) -> np.ndarray:
+    """Return a positive integer for each text of a categorical, the same in all parts of a run."""
+    of_texts = [
+        int.from_bytes(blake2b(str(text).encode(), digest_size=8).digest(), "big") >> 1 | 1
+        for text in values.cat.categories
+    ]
+    return np.array([*of_texts, 1], dtype="int64")[values.cat.codes.to_numpy()]
+
+
+@across_ranks(send=(NONE, "int64"), recv=(NONE, "int64"))
+def ends_of_transfers(part: Frames, into: Arrays) -> None:
+    """Rows in table `comm` of the send and of the recv of each transfer."""
+    if not is_transfer(part).any():
+        return
+    match, kind = matches(part).to_numpy(), part.comm["kind"]
+    for name in TRANSFERS:
+        rows = np.flatnonzero((kind == name).to_numpy() & (match >= 0))
+        into[name][match[rows]] = part.comm.index[rows]
+
+
+@of_each_call
+def partners(frames: Frames) -> pd.Series:
+    """Return the row of table `comm` with the other end of each transfer; -1 if there is none."""
+    ends, kind = ends_of_transfers(frames), frames.comm["kind"]
+    found = np.full(len(kind), NONE)
+    for name, other in (TRANSFERS, TRANSFERS[::-1]):
+        rows = np.flatnonzero((kind == name).to_numpy() & (matches(frames).to_numpy() >= 0))
+        if len(rows):
+            found[rows] = ends[other][matches(frames).to_numpy()[rows]]
+    return pd.Series(found, index=frames.comm.index, name="partner")
+
+
+_END = ["group", "source", "target", "tag"]
+
+
+def _ends(transfers: pd.DataFrame, untagged: Collection[str]) -> pd.DataFrame:
+    """Return row, group, kind and both ends of each transfer, and its number among equal transfers.
+
+    Tags of groups in `untagged` do not count.
+    """
+    is_send = transfers["kind"] == SEND
+    has_tag = ~transfers["group"].isin(untagged)
+    ends = pd.DataFrame(
+        {
+            "group": transfers["group"].astype(object),
+            "kind": transfers["kind"].astype(object),
+            "source": np.where(is_send, transfers["rank"], transfers["peer"]),
+            "target": np.where(is_send, transfers["peer"], transfers["rank"]),
+            "tag": transfers["tag"].where(has_tag, NONE),
+            "id": transfers["id"],
+            "row": transfers.index,
+        }
+    ).sort_values("id", kind="stable")
+    return ends.assign(nth=ends.groupby(["kind", *_END]).cumcount())
+
+
+def group_numbers(frames: Frames) -> pd.Series:
+    """Return the row in table `groups` of each call's group; -1 if it is not there.
+
+    Unlike the codes of the categories, they are the same in all parts of a run.
+    """
+    group = frames.comm["group"].cat
+    rows = pd.Index(frames.groups["name"].astype(object)).get_indexer(group.categories)
+    return pd.Series(np.append(rows, -1)[group.codes], index=frames.comm.index)
+
+
+def mesh_axes(frames: Frames, groups: pd.Series) -> pd.Series:
+    """Return the axis of the DeviceMesh that owns each of these groups; empty if none is known."""
+    axes = dict(zip(frames.groups["name"], frames.groups["mesh_axis"], strict=True))
+    return texts_of(groups, lambda group: str(axes.get(group, "")))
+
+
+@cached_per_run
+def members(frames: Frames) -> pd.DataFrame:
+    """Return a row per member of each group: `group`, `rank` and `position` in it."""
+    groups = frames.groups[frames.groups["ranks"].astype(object) != ""]
+    lists = groups["ranks"].astype(object).str.split(",")
+    table = pd.DataFrame({"group": groups["name"].astype(object), "rank": lists}).explode("rank")
+    table["position"] = table.groupby("group").cumcount()
+    return table.astype({"rank": "int64", "group": object}).reset_index(drop=True)
