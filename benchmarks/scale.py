@@ -62,7 +62,7 @@ def measured(
     rows_of_part: int | None,
     output: Path | None = None,
 ) -> Measured:
-    """Compute tables of the run in a folder together; and with a page, the notices, too."""
+    """Compute tables of the run in a folder; and with a page, the notices, too."""
     from commtrace.analyze import CATALOG, notices_of
     from commtrace.analyze.stored import StoredRun
     from commtrace.analyze.stored.stored_run import ROWS_OF_PART
@@ -76,8 +76,17 @@ def measured(
         def other_results(self, function: Any, *args: Any) -> Iterator[bytes]:
             begin = time.perf_counter()
             yield from super().other_results(function, *args)
-            name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-            lasted.setdefault(name, []).append(time.perf_counter() - begin)
+            add(function, begin)
+
+        def arrays_of(self, facts: Any, in_memory: Any) -> Any:
+            begin = time.perf_counter()
+            found = super().arrays_of(facts, in_memory)
+            add(facts.add, begin)
+            return found
+
+    def add(function: Any, begin: float) -> None:
+        name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+        lasted.setdefault(name, []).append(time.perf_counter() - begin)
 
     begin = time.perf_counter()
     with Workers("analyse the run", num_workers) as workers:

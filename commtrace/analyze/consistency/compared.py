@@ -25,7 +25,13 @@ from commtrace.analyze.measures.arrivals import NO_RANK
 from commtrace.analyze.run.cached_per_run import of_run
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.known import is_fake_world
-from commtrace.analyze.run.matching import Arrays, across_ranks, is_transfer, matches, partners
+from commtrace.analyze.run.matching import (
+    Arrays,
+    across_ranks,
+    is_transfer,
+    matches,
+    partners,
+)
 from commtrace.collective_table import EVERY_RANK_AT_ROOT, KINDS, ROOT, needing
 from commtrace.schema import STREAM
 from commtrace.units import counted, known_note
@@ -185,10 +191,11 @@ def _of_transfers(frames: Frames, covered: Coverage) -> pd.Series:
     no_end, unnumbered, after = (_CODES[each] for each in (NO_OTHER_END, UNNUMBERED, AFTER_LOSSES))
     unknown = np.where(transfer, no_end, np.where(comm["seq"] < 0, unnumbered, after))
     status = pd.Series(unknown, index=comm.index)
+    # An importer may lack the other end, although there was one.
+    has_partner = partners(frames) >= 0 if covered.imported_from else transfer
     if transfer.any():
         ends = comparable_ends(comm[transfer], covered)["row"]
-        if covered.imported_from:  # which may lack the other end, although there was one
-            ends = ends[partners(frames)[ends].to_numpy() >= 0]
+        ends = ends[has_partner[ends].to_numpy()]
         status[ends] = _CODES[COMPARED]
     return status
 

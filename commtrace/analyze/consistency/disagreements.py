@@ -27,6 +27,7 @@ from commtrace.analyze.consistency.numbered import CollectiveKey, calls_of, numb
 from commtrace.analyze.consistency.problem import DIFFERENT, Problem, call_text, numbers_text
 from commtrace.analyze.excerpts.excerpt import of_kinds
 from commtrace.analyze.experts.exchanges import ALL_TO_ALL
+from commtrace.analyze.measures.census import census
 from commtrace.analyze.run.cached_per_run import of_run
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import (
@@ -59,28 +60,34 @@ def first_disagreements(frames: Frames) -> dict[str, int]:
     Calls in which only the reductions differ are left out: they end, and the calls after them
     correspond to each other.
     """
-    return _first(frames, of_reductions=False)
+    return _firsts(frames)[0]
 
 
 @of_run
 def first_unlike_reductions(frames: Frames) -> dict[str, int]:
     """Return, by group, the number of the first call in which only the reductions differ."""
-    return _first(frames, of_reductions=True)
+    return _firsts(frames)[1]
 
 
-def _first(frames: Frames, *, of_reductions: bool) -> dict[str, int]:
-    differs = _differences(frames)["differs"].copy()
-    covered = coverage(frames)
-    for calls in of_kinds(frames, ALL_TO_ALL, "gather", "scatter"):
+@of_run
+def _firsts(frames: Frames) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the first numbers by group: of calls that differ, and of those in reductions only."""
+    differs, covered = _differences(frames)["differs"].copy(), coverage(frames)
+    kinds = [each for each in _WITH_SIZES if census(frames).kinds[each]]
+    for calls in of_kinds(frames, *kinds) if kinds else ():
         made = numbered(calls)
         found = {*_rooted_sizes(covered, made), *_exchanged_sizes(covered, made)}
         found |= _unmatched_splits(covered, made)
         match = matches(calls)[made.index]
         keys = zip(made["group"].cat.codes, made["number"], strict=True)
         differs[match[np.array([key in found for key in keys], dtype=bool)]] = True
-    if of_reductions:
-        differs = _differences(frames)["reductions_differ"] & ~differs
-    return dict(sorted(first_of_groups(frames, differs).items()))
+    of_reductions = _differences(frames)["reductions_differ"] & ~differs
+    one, other = (first_of_groups(frames, each) for each in (differs, of_reductions))
+    return dict(sorted(one.items())), dict(sorted(other.items()))
+
+
+_WITH_SIZES = (ALL_TO_ALL, "gather", "scatter")
+"""Kinds of collectives whose members may have other sizes."""
 
 
 @across_ranks(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +21,7 @@ import pandas as pd
 
 from commtrace.analyze.measures.arrivals import end_ns
 from commtrace.analyze.run.frame import Frames, joined
-from commtrace.analyze.run.matching import is_transfer, matches, numbers, partners, sections
+from commtrace.analyze.run.matching import matches, numbers, partners, sections
 from commtrace.errors import UsageError
 from commtrace.units import text_of_ranks
 
@@ -63,7 +64,13 @@ class Excerpt(Frames):
         self, answer: Callable[[Frames], Any], compute: Callable[[Frames], Any]
     ) -> Any:
         """Return a row per call of the excerpt, as the run has it."""
-        return self.parent.rows_of(answer, self)
+        if answer not in self._rows:
+            self._rows[answer] = self.parent.rows_of(answer, self)
+        return self._rows[answer]
+
+    @cached_property
+    def _rows(self) -> dict[Callable[[Frames], Any], Any]:
+        return {}
 
 
 def excerpt(
@@ -130,7 +137,9 @@ def _calls_of(part: Frames, ranks: tuple[int, ...] | None) -> pd.Series:
 
 
 _ROWS_OF_BATCH = 500_000
-_MATCHES_OF_BIN = 1 << 12
+_MOST_BATCHES = 16
+"""Each of them reads parts of the run anew, so that batches of a very large run are larger."""
+_MATCHES_OF_BIN = 1 << 8
 
 
 def of_kinds(run: Frames, *kinds: str) -> Iterator[Frames]:
@@ -141,13 +150,17 @@ def of_kinds(run: Frames, *kinds: str) -> Iterator[Frames]:
     if not run.is_stored:
         yield run
         return
-    num = np.sum(run.by_ranks(_num_of_kinds, kinds), axis=0)
-    batch = np.cumsum(num) // _ROWS_OF_BATCH
+    (num,) = run.by_ranks(_num_of_kinds, kinds, fold=_sum)
+    batch = np.cumsum(num) // max(_ROWS_OF_BATCH, num.sum() // _MOST_BATCHES)
     edges = np.flatnonzero(np.diff(batch, prepend=-1, append=-1))
     for first, last in pairwise((edges * _MATCHES_OF_BIN).tolist()):
         rows = selected(run, _are_between, kinds, first, last)
         if len(rows):
             yield excerpt(run, rows)
+
+
+def _sum(parts: list[np.ndarray]) -> np.ndarray:
+    return np.sum(parts, axis=0)
 
 
 def _num_of_kinds(part: Frames, kinds: tuple[str, ...]) -> np.ndarray:
@@ -268,7 +281,7 @@ def _met(
     is_known = number >= 0
     of_groups = number[is_known].groupby(group[is_known].astype(object))
     ends = np.empty(0, dtype="int64")
-    if is_transfer(part)[mask].any():
+    if len(sections(part).pairs):
         ends = partners(part)[mask].to_numpy()
         ends = ends[ends >= 0]
     numbers_of_groups = {str(name): np.unique(each) for name, each in of_groups}

@@ -101,6 +101,8 @@ def imbalance(frames: Frames) -> list[Finding]:
             layer = place.module or (place.source_file, place.source_line)
             key = (place.group, str(layer), each.kind, named.ranks, named.experts)
             found.setdefault(key, []).append((place, named))
+    if not found:
+        return []
     _attribute_to_experts(found)
     wanted = {key: frozenset(place for place, _ in each) for key, each in found.items()}
     parts = [_evidence(calls, wanted) for calls in of_kinds(frames, ALL_TO_ALL)]

@@ -262,7 +262,11 @@ def _calls_of_part(
 ) -> Evidence | None:
     """Return the stragglers' calls that are shown, and the calls of the members that waited."""
     rows, late = (select(part, *args).index for select, *args in (shown, every))
-    waiting = part.comm.index[np.isin(matches(part), matches_of_late)].difference(late)
+    # Sorted once for all parts, which may have millions of them.
+    match = matches(part).to_numpy()
+    places = np.searchsorted(matches_of_late, match).clip(max=len(matches_of_late) - 1)
+    is_member = matches_of_late[places] == match if len(matches_of_late) else match < -1
+    waiting = part.comm.index[is_member].difference(late)
     if rows.empty and waiting.empty:
         return None
     return calls_in(part, part.comm.loc[rows], waiting, cost_bytes=0.0, cost_ns=0.0)

@@ -105,9 +105,10 @@ def sections(run: Frames) -> Sections:
     """Return the sections of the run's matches."""
     found = pd.concat(run.by_ranks(_extents))
     extents = found.groupby(level=0).agg({"lowest": "min", "highest": "max", "num": "sum"})
-    width = np.array(extents["highest"] - extents["lowest"] + 1)
+    width = np.array(extents["highest"] - extents["lowest"])
     # A number is believed only if there are calls for it.
-    is_sparse = width > 4 * extents["num"].to_numpy() + _LEAST_SPARSE
+    is_sparse = width >= 4 * extents["num"].to_numpy() + _LEAST_SPARSE
+    width += ~is_sparse
     distinct: dict[int, np.ndarray] = {}
     if is_sparse.any():
         names = tuple(extents.index[is_sparse])
@@ -235,7 +236,7 @@ class AcrossRanks:
     Attributes:
         add: Adds the calls of a part to the arrays. The order of parts must not matter.
         fields: Entry of a match without calls, and type, by the name of each array. Those whose
-            names begin with `_` are used on the way only.
+            names begin with `_` are used on the way only. They must not depend on settings.
     """
 
     add: Callable[[Frames, Arrays], None]
@@ -247,7 +248,7 @@ class AcrossRanks:
         found = {name: new(num, *field) for name, field in self.fields.items()}
         for part in run.parts_by_ranks():
             self.add(part, found)
-        return found
+        return {name: each for name, each in found.items() if not name.startswith("_")}
 
 
 def across_ranks(

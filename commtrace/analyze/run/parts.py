@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import RLock
+from types import FunctionType
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -28,7 +29,7 @@ from commtrace.settings import DEFAULTS, Settings
 
 T = TypeVar("T")
 Answer = Callable[[Frames], Any]
-"""Function that is decorated by `of_run` or `of_each_call`."""
+"""Function that is decorated by `of_run`, `of_each_call` or `of_each_part`."""
 
 _MOST_BYTES = 4 << 20
 """Size of results, pickled, up to which they are kept for equal questions."""
@@ -135,8 +136,10 @@ class PartedRun(Frames, ABC):
     def _by_ranks(
         self, function: Callable[..., T], args: tuple[Any, ...], fold: Callable[[list[T]], T] | None
     ) -> list[T]:
-        # Tables have no hash, and may be large.
-        key = (function, *args) if all(isinstance(each, (str, tuple)) for each in args) else None
+        # Tables have no hash, and may be large; a partial function is another one each time.
+        is_by_value = all(isinstance(each, (str, tuple)) for each in args)
+        is_plain = isinstance(function, FunctionType)
+        key = (function, fold, *args) if is_by_value and is_plain else None
         if key in self._small_results:
             return list(map(pickle.loads, self._small_results[key]))
         self._used.append(set())

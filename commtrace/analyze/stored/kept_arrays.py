@@ -70,7 +70,7 @@ def _narrowed(values: np.ndarray) -> np.ndarray:
         return values
     low, high = values.min(), values.max()
     fits = [low >= np.iinfo(each).min and high <= np.iinfo(each).max for each in _INTEGERS]
-    return values.astype(_INTEGERS[fits.index(True)])
+    return values.astype(_INTEGERS[fits.index(True)], copy=False)
 
 
 _INTEGERS = ("i1", "i2", "i4", "i8")

@@ -47,7 +47,7 @@ _PARTS_OF_WORKERS = 3
 """Number of parts from which on other processes are asked."""
 
 _VERSION = 8
-"""Changes with the meaning of prepared rows, so that rows of former versions are not used."""
+"""Changes with the meaning of arrays and tables, so that those of former versions are not used."""
 
 
 class StoredPart(RunPart):

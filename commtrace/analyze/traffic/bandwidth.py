@@ -287,7 +287,7 @@ def _speeds(part: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
     is_even = ~sums["is_uneven"] & (sums["rank"] == part.comm["rank"][calls.index])
     once = calls[_BY].assign(bus=sums["bus"], time=sums["time"])[is_even]
     rates = joined([each.assign(rate=_rate(each["bus"], each["time"])) for each in (alone, once)])
-    return rates.dropna(subset="rate"), calls[sums["is_uneven"]]
+    return rates[[*_BY, "rate"]].dropna(subset="rate"), calls[sums["is_uneven"]]
 
 
 def _with_reference(frames: Frames, table: pd.DataFrame) -> pd.DataFrame:

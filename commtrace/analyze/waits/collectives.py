@@ -47,7 +47,7 @@ def member_calls(frames: Frames) -> pd.DataFrame:
 
     Columns are `collective`, its match; `group`, the row of its group in table `groups`; `kind`,
     the code of its category; `number` in the group; `rank`; `issue` in ns since the start of the
-    run; `last_rank` as in `arrivals`; and `wait_ns` and `transfer_ns`, -1 if unknown.
+    run; and `wait_ns` and `transfer_ns`, -1 if unknown.
     """
     comm, arrived = frames.comm, arrivals(frames)
     calls = {
@@ -57,7 +57,6 @@ def member_calls(frames: Frames) -> pd.DataFrame:
         "number": numbers(frames),
         "rank": comm["rank"],
         "issue": comm["issue_ns"] - frames.start_ns,
-        "last_rank": last_arrivals(frames)["last_rank"],
         "wait_ns": arrived["wait_ns"],
         "transfer_ns": arrived["transfer_ns"],
     }

@@ -16,8 +16,8 @@ def alarms(frames: Frames) -> list[str]:
     """Titles of findings and explanations of problems that no healthy program has.
 
     Stalls and stragglers are not among them: ranks that share a processor do delay each other. Nor
-    is the idle time of pipelines, whose tiny stages do wait for transfers, nor lost overlap if ranks
-    had no core for longer, since hiding a transfer on a host needs one.
+    is the idle time of pipelines, whose tiny stages do wait for transfers, nor lost overlap
+    where ranks had no core for longer, since hiding a transfer on a host needs one.
     """
     findings = CATALOG["findings"].function(frames)
     without_core = findings.loc[findings["rule"] == SHARED_CORES.name, "cost_ns"].sum()

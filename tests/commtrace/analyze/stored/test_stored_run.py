@@ -14,10 +14,11 @@ import pandas as pd
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load, notices_of
+from commtrace.analyze.excerpts.excerpt import of_kinds
 from commtrace.analyze.excerpts.time_window import within
 from commtrace.analyze.measures.arrivals import last_arrivals
 from commtrace.analyze.run.frame import frames_of
-from commtrace.analyze.run.matching import AcrossRanks
+from commtrace.analyze.run.matching import AcrossRanks, matches
 from commtrace.analyze.stored import StoredRun
 from commtrace.analyze.story.peers import matched_calls
 from commtrace.analyze.waits.skew import skew
@@ -175,12 +176,16 @@ def ranks_of(part: Frames) -> list[int]:
 
 
 @pytest.mark.parametrize("folder", ["crossed", "routed0"], indirect=True)
-def test_other_processes_answer_as_this_one_does(folder: Path, whole: Frames) -> None:
+def test_other_processes_answer_as_this_one_does(
+    folder: Path, whole: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commtrace.analyze.stored.stored_run._PARTS_OF_WORKERS", 1)
     with Workers("analyse the run", 2) as workers:
         run = StoredRun(open_dataset(folder), rows_of_part=len(whole.comm) // 6, workers=workers)
         assert run.num_parts > 1
         tables = [analysis.function(run) for analysis in CATALOG.values()]
         assert notices_of(run) == notices_of(whole)
+        assert workers._processes
     for table, (name, analysis) in zip(tables, CATALOG.items(), strict=True):
         pd.testing.assert_frame_equal(table, analysis.function(whole), rtol=1e-12, obj=name)
 
@@ -211,3 +216,26 @@ def test_a_stretch_and_a_single_call_are_those_of_the_run_in_memory(
     pd.testing.assert_frame_equal(within(run, window).comm, within(whole, window).comm)
     call = whole.comm.iloc[-1]
     assert matched_calls(run, call) == matched_calls(whole, call)
+
+
+@pytest.mark.parametrize("folder", ["crossed", "routed0"], indirect=True)
+def test_calls_of_a_kind_are_compared_in_batches(
+    folder: Path, whole: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commtrace.analyze.excerpts.excerpt._ROWS_OF_BATCH", 3)
+    monkeypatch.setattr("commtrace.analyze.excerpts.excerpt._MOST_BATCHES", 1000)
+    monkeypatch.setattr("commtrace.analyze.excerpts.excerpt._MATCHES_OF_BIN", 1)
+    run = stored(folder, whole)
+    kinds = tuple(set(whole.comm["kind"]) - {"send", "recv"})
+    batches = [calls.comm for calls in of_kinds(run, *kinds)]
+    assert len(batches) > 1
+    of_kind = whole.comm["kind"].isin(kinds) & (matches(whole) >= 0)
+    assert sorted(np.concatenate([calls.index for calls in batches])) == [
+        *whole.comm.index[of_kind]
+    ]
+    for calls in batches:
+        match = matches(whole)[calls.index]
+        assert matches(whole).isin(match).sum() == len(calls), "all members of each collective"
+    for name in ("consistency", "findings", "expert_load"):
+        expected = CATALOG[name].function(whole)
+        pd.testing.assert_frame_equal(CATALOG[name].function(run), expected, rtol=1e-12, obj=name)
