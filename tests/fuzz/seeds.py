@@ -125,7 +125,8 @@ def _dataset(spools: Path, target: Path) -> dict[str, bytes]:
         # As the commands do, so that they find what is prepared.
         patch.setattr("commtrace.tracefile.opening.ROWS_IN_MEMORY", 0)
         run = load(target)
-        run.together(lambda each=each: each.function(run) for each in CATALOG.values())
+        for analysis in CATALOG.values():
+            analysis.function(run)
     files = sorted(path for path in target.rglob("*") if path.is_file())
     return {str(path.relative_to(target)): path.read_bytes() for path in files}
 

@@ -94,7 +94,7 @@ def _behind(frames: Frames) -> pd.DataFrame:
 
 @across_ranks(behind=(0.0, "float64"))
 def _receives_behind(part: Frames, into: Arrays) -> None:
-    """For how many ns the receive of each transfer is behind others."""
+    """Time in ns for which the receive of each transfer is behind others."""
     is_receive = (part.comm["kind"] == RECV) & (matches(part) >= 0)
     into["behind"][matches(part)[is_receive]] = _behind(part)["behind"][is_receive]
 

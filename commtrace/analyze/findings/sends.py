@@ -93,7 +93,7 @@ def _since(frames: Frames) -> pd.Series:
 
 @across_ranks(since=(np.nan, "float64"))
 def _held_since(part: Frames, into: Arrays) -> None:
-    """Since when the send of each transfer could have been issued, as of `_since`."""
+    """Instants since which the send of each transfer could have been issued, as of `_since`."""
     is_send = (part.comm["kind"] == SEND) & (matches(part) >= 0)
     into["since"][matches(part)[is_send]] = _since(part)[is_send]
 

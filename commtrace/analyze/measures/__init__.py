@@ -1,4 +1,4 @@
-"""What is derived for each call and step, and the measures that tables share.
+"""Facts derived for each call and step, and the measures that tables share.
 
 arrivals          wait and transfer time of each call, and the rank that arrived last
 device            calls on a device, and the time in which it computes

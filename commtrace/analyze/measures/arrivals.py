@@ -239,7 +239,7 @@ def blocked_parts(comm: pd.DataFrame, issue: pd.Series) -> tuple[pd.Series, pd.S
 
 @across_ranks(issue=(np.nan, "float64"))
 def _sends(part: Frames, into: Arrays) -> None:
-    """When the send of each transfer was issued, in ns since the start; nan if unknown."""
+    """Issue of the send of each transfer, in ns since the start of the run; nan if unknown."""
     comm, match = part.comm, matches(part)
     is_one = (comm["kind"] == SEND) & (match >= 0) & (comm["issue_ns"] >= 0)
     into["issue"][match[is_one]] = comm["issue_ns"][is_one] - part.start_ns

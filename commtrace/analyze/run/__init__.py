@@ -1,4 +1,4 @@
-"""What an analysis stands on: the tables of a run, its parts, and calls that belong together.
+"""Base of all analyses: the tables of a run, its parts, and calls that belong together.
 
 frame             tables of a trace as DataFrames
 analysis          a question, the function that answers it, and the columns of the answer

@@ -1,4 +1,4 @@
-"""How much is communicated and where: tables of calls by kind, place, step and size.
+"""Amount and place of communication: tables of calls by kind, place, step and size.
 
 by_*              a row for each kind, operator, phase, module, place, rank or step
 calls             single calls

@@ -1,4 +1,4 @@
-"""Which ranks wait, for whom, and why the others arrive late.
+"""Waits of ranks: for whom, and why the others arrive late.
 
 collectives       each collective once: arrivals, waits, straggler
 wait_states       waits by their names in the literature
