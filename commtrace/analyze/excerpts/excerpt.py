@@ -21,7 +21,7 @@ import pandas as pd
 
 from commtrace.analyze.measures.arrivals import end_ns
 from commtrace.analyze.run.frame import Frames, joined
-from commtrace.analyze.run.matching import matches, numbers, partners, sections
+from commtrace.analyze.run.matching import are_of, matches, sections
 from commtrace.errors import UsageError
 from commtrace.units import text_of_ranks
 
@@ -249,14 +249,9 @@ def completed(
         stretches: The only stretches of time in which there are such calls, if that is known.
     """
     within = None if stretches is None else tuple(stretches)
-    found = run.by_ranks(_met, select, args, within)
-    touched: dict[str, set[int]] = {}
-    for _, numbers_of_part, _ in found:
-        for group, of_group in numbers_of_part.items():
-            touched.setdefault(group, set()).update(of_group.tolist())
-    keys = {group: np.array(sorted(each)) for group, each in touched.items()}
-    members = run.by_ranks(_members, keys)
-    return _sorted([*members, *(each for row, _, ends in found for each in (row, ends))])
+    rows, met = zip(*run.by_ranks(_met, select, args, within), strict=True)
+    members = run.by_ranks(_members, np.unique(np.concatenate(met)))
+    return _sorted([*rows, *members])
 
 
 def _sorted(labels: Sequence[np.ndarray]) -> pd.Index:
@@ -272,32 +267,18 @@ def _met(
     select: Select,
     args: tuple[Any, ...],
     stretches: tuple[Stretch, ...] | None,
-) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
-    """Return the selected calls, the numbers of their collectives by group, and other ends."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the selected calls, and their matches."""
     if stretches is not None:
         part = part.narrowed(stretches=stretches)
-    mask = select(part, *args)
-    group, number = part.comm["group"][mask], numbers(part)[mask]
-    is_known = number >= 0
-    of_groups = number[is_known].groupby(group[is_known].astype(object))
-    ends = np.empty(0, dtype="int64")
-    if len(sections(part).pairs):
-        ends = partners(part)[mask].to_numpy()
-        ends = ends[ends >= 0]
-    numbers_of_groups = {str(name): np.unique(each) for name, each in of_groups}
-    return part.comm.index.to_numpy("int64")[mask.to_numpy()], numbers_of_groups, ends
+    mask = select(part, *args).to_numpy()
+    match = matches(part).to_numpy()[mask]
+    return part.comm.index.to_numpy("int64")[mask], np.unique(match[match >= 0])
 
 
-def _members(part: Frames, keys: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the calls of some collectives, by the numbers in each group."""
-    group, number = part.comm["group"].cat, numbers(part).to_numpy()
-    codes = group.codes.to_numpy()
-    found = np.zeros(len(codes), dtype=bool)
-    for code, name in enumerate(group.categories):
-        if name in keys:
-            places = np.flatnonzero(codes == code)
-            found[places] = np.isin(number[places], keys[name])
-    return part.comm.index.to_numpy("int64")[found]
+def _members(part: Frames, chosen: np.ndarray) -> np.ndarray:
+    """Return the calls of some matches."""
+    return part.comm.index.to_numpy("int64")[are_of(part, chosen)]
 
 
 def check_size(run: Frames, num_rows: int, what: str) -> None:

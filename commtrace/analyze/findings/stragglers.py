@@ -27,7 +27,7 @@ from commtrace.analyze.measures.measures import counted_ns
 from commtrace.analyze.measures.steady_steps import is_counted, is_steady
 from commtrace.analyze.run.cached_per_run import cached_per_run, of_run
 from commtrace.analyze.run.frame import Frames, joined
-from commtrace.analyze.run.matching import matches
+from commtrace.analyze.run.matching import are_of
 from commtrace.analyze.waits.lateness import NO_CORE
 from commtrace.analyze.waits.stragglers import delayed_calls
 from commtrace.units import text_of_duration
@@ -262,11 +262,7 @@ def _calls_of_part(
 ) -> Evidence | None:
     """Return the stragglers' calls that are shown, and the calls of the members that waited."""
     rows, late = (select(part, *args).index for select, *args in (shown, every))
-    # Sorted once for all parts, which may have millions of them.
-    match = matches(part).to_numpy()
-    places = np.searchsorted(matches_of_late, match).clip(max=len(matches_of_late) - 1)
-    is_member = matches_of_late[places] == match if len(matches_of_late) else match < -1
-    waiting = part.comm.index[is_member].difference(late)
+    waiting = part.comm.index[are_of(part, matches_of_late)].difference(late)
     if rows.empty and waiting.empty:
         return None
     return calls_in(part, part.comm.loc[rows], waiting, cost_bytes=0.0, cost_ns=0.0)

@@ -182,11 +182,27 @@ def matches(frames: Frames) -> pd.Series:
 def of_match(frames: Frames, values: np.ndarray, unknown: float) -> np.ndarray:
     """Return the entry of each call's match; `unknown` for calls without a match."""
     match = matches(frames).to_numpy()
-    # Kept arrays have the smallest type in which their values fit.
-    found = np.full(len(match), unknown, "int64" if values.dtype.kind == "i" else values.dtype)
     known = np.flatnonzero(match >= 0)
-    found[known] = values[match[known]]
+    taken = _taken(values, match[known])
+    found = np.full(len(match), unknown, taken.dtype)
+    found[known] = taken
     return found
+
+
+def _taken(values: np.ndarray, at: Any) -> np.ndarray:
+    """Return entries; kept arrays have the smallest type in which their values fit."""
+    found = values[at]
+    return found.astype("int64") if found.dtype.kind == "i" else found
+
+
+def are_of(frames: Frames, chosen: np.ndarray) -> np.ndarray:
+    """Return a mask of the calls of some matches, which are in ascending order."""
+    match = matches(frames).to_numpy()
+    if not len(chosen):
+        return np.zeros(len(match), dtype=bool)
+    # A search, since there may be millions of them, the same for all parts.
+    places = np.searchsorted(chosen, match).clip(max=len(chosen) - 1)
+    return chosen[places] == match
 
 
 def entries(arrays: Arrays, at: pd.Series) -> pd.DataFrame:
@@ -196,12 +212,7 @@ def entries(arrays: Arrays, at: pd.Series) -> pd.DataFrame:
         arrays: Arrays with an entry for each match.
         at: The match of each call, which is known.
     """
-    found = {name: values[at] for name, values in arrays.items()}
-    wide = {
-        name: each.astype("int64") if each.dtype.kind == "i" else each
-        for name, each in found.items()
-    }
-    return pd.DataFrame(wide, at.index)
+    return pd.DataFrame({name: _taken(values, at) for name, values in arrays.items()}, at.index)
 
 
 Arrays = Mapping[str, np.ndarray]

@@ -146,7 +146,7 @@ class PartedRun(Frames, ABC):
         try:
             first = function(self.part(0), *args)
         finally:
-            # What the first part uses of the run is known then, and others are given it.
+            # Values of the run that the first part uses are known then, and given to others.
             used = self._used.pop()
         # Pickled, since a small table takes much more memory as objects.
         results = [pickle.dumps(first, protocol=5)]

@@ -225,7 +225,7 @@ class StoredRun(PartedRun):
         asked = Pass(recipe, function, args, values)
         yield from in_order(self.workers.results(result_of_part, asked, numbers))
 
-    # What is prepared.
+    # Prepared arrays and tables.
 
     def arrays_of(self, facts: AcrossRanks, in_memory: Answer) -> Arrays:
         """Return arrays with an entry for each match, computed once and kept."""
