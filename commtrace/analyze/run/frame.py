@@ -52,6 +52,8 @@ class Frames:
     fingerprints: pd.DataFrame
     host_events: pd.DataFrame
     pipeline_actions: pd.DataFrame
+    later_waits: pd.DataFrame
+    syncs: pd.DataFrame
     communicators: pd.DataFrame
     removed_calls: pd.DataFrame
     groups: pd.DataFrame
