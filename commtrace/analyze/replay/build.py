@@ -85,6 +85,7 @@ def _joined(points: Points, links: Links, calls: pd.DataFrame, joins: Joined) ->
         points=every,
         links=links,
         origin=np.where(is_target, LONG_AGO, every.at),
+        calls=calls,
         num_unmatched=int((~joins.is_joined).sum()),
     )
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 
 from commtrace.analyze.replay.engine import Edges, Times, reached
 
@@ -143,12 +144,15 @@ class WorkGraph:
         points: The points.
         links: The edges.
         origin: Earliest time of each point; the recorded time of the first point of each chain.
+        calls: A row per call with known times, by rows of table `comm`: `begin_point` and
+            `end_point`, between which its transfer is; and facts about what it waits for (`joins`).
         num_unmatched: Number of calls whose dependencies on other ranks are unknown.
     """
 
     points: Points
     links: Links
     origin: np.ndarray
+    calls: pd.DataFrame
     num_unmatched: int = 0
 
     def with_lengths(self, length: np.ndarray) -> WorkGraph:
