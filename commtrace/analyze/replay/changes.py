@@ -1,0 +1,411 @@
+"""Changes of a run by their text, and what they do to its graph of work.
+
+    compute *0.5 where rank=2              work of a rank, of modules or operators takes half as long
+    latency 5us where mesh_axis=dp         each transfer's latency, or its factor
+    bandwidth *2 where kind=all_gather     bytes per second of transfers, or their busbw
+    payload *0.5 where dtype=float32       size of messages
+    remove where source_line=41            the calls and their waits
+    async where kind=all_reduce            waits where the results are first used
+    earlier where module~layers            issued when their data is ready
+    overlap where finding=1                both
+    merge where source_line=57             calls in a row as one, before a result of them is used
+    balance                                no rank is slower than the median of its peers
+
+A condition is one of `commtrace table --where`, of table `comm` or, of `compute`, of `ops` or
+`kernels`. `VERBS` has a row for each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.replay import edits, work
+from commtrace.analyze.replay.draft import Draft
+from commtrace.analyze.replay.graph import WorkGraph
+from commtrace.analyze.replay.prices import Prices, prices_of
+from commtrace.analyze.replay.sequences import sequences
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import mesh_axes
+from commtrace.analyze.run.select import hints, select
+from commtrace.collective_table import busbw_factor
+from commtrace.errors import UsageError, unknown_name
+from commtrace.schema import COMM, KERNELS, OPS, Column
+from commtrace.units import bytes_per_s_of_text
+
+AXIS = Column("mesh_axis", str, "", "axis of the DeviceMesh that owns the group")
+FINDING = "finding"
+_FORM = re.compile(r"\s*(\w+)\s*(.*?)\s*(?:\bwhere\b\s*(.*))?", re.DOTALL | re.IGNORECASE)
+_FACTOR = re.compile(r"([*×x/])\s*(\d+(?:\.\d+)?(?:e-?\d+)?)")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)")
+_UNITS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
+_MOST_FACTOR = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change.
+
+    Attributes:
+        text: As it was asked for.
+        verb: Key of `VERBS`.
+        factor: Factor; nan if there is none.
+        amount: Latency in ns, or bandwidth in bytes/s; nan if there is none.
+        where: Conditions.
+        rows: Rows of table `comm` in place of conditions; None if these count.
+    """
+
+    text: str
+    verb: str
+    factor: float = float("nan")
+    amount: float = float("nan")
+    where: tuple[str, ...] = ()
+    rows: np.ndarray | None = None
+
+
+@dataclass(slots=True)
+class Context:
+    """A draft, and what the changes to it need.
+
+    Attributes:
+        run: The run.
+        draft: The graph that is changed.
+        prices: Latencies and bandwidths of the run's transfers.
+        latency_share: Part of a transfer's time that is taken for latency where it is unknown.
+        is_bound: True once that part was needed.
+        changed: Rows of table `comm` that each change has changed.
+        num_unknown: Number of calls that a change left alone since the trace lacks what it needs.
+    """
+
+    run: Frames
+    draft: Draft
+    prices: Prices
+    latency_share: float
+    is_bound: bool = False
+    changed: list[np.ndarray] = field(default_factory=list)
+    num_unknown: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Changed:
+    """A changed graph.
+
+    Attributes:
+        graph: The graph.
+        removed: Rows of table `comm` that it lacks.
+        rows: Rows that were changed otherwise, or that come earlier for it.
+        is_bound: True if it depends on a latency that is unknown.
+        num_unknown: Number of calls that were left alone for lack of data.
+    """
+
+    graph: WorkGraph
+    removed: np.ndarray
+    rows: np.ndarray
+    is_bound: bool
+    num_unknown: int
+
+
+def parsed(text: str) -> Change:
+    """Return the change with a text.
+
+    Raises:
+        UsageError: There is no such change.
+    """
+    verb, value, where = _FORM.fullmatch(text).groups()  # type: ignore[union-attr] - fits any text
+    verb = verb.lower() if verb else ""
+    if verb not in VERBS:
+        raise unknown_name("change", verb or text, VERBS)
+    factor, amount = _value_of(text, verb, value)
+    conditions = tuple([part for part in re.split(r"\s+and\s+", where or "") if part])
+    return Change(text, verb, factor, amount, conditions)
+
+
+def _value_of(text: str, verb: str, value: str) -> tuple[float, float]:
+    """Return the factor and the amount of a change; nan if it has none."""
+    takes, nan = VERBS[verb].takes, float("nan")
+    if not takes and not value:
+        return nan, nan
+    if FACTOR in takes and (found := _FACTOR.fullmatch(value)):
+        number = float(found[2])
+        factor = 1 / number if found[1] == "/" and number else number
+        if 0 <= factor <= _MOST_FACTOR and (number or found[1] != "/"):
+            return factor, nan
+    if DURATION in takes and (found := _DURATION.fullmatch(value)):
+        return nan, float(found[1]) * _UNITS[found[2]]
+    if SPEED in takes and (speed := bytes_per_s_of_text(value)):
+        return nan, speed
+    needs = " or ".join(takes) if takes else "no value"
+    raise UsageError(
+        f"cannot use the change {text!r}",
+        found=repr(value) if value else "no value",
+        why=f"{verb} takes {needs}",
+        attempt=VERBS[verb].example,
+    )
+
+
+def changed(
+    run: Frames, graph: WorkGraph, changes: Sequence[Change], latency_share: float = 0.0
+) -> Changed:
+    """Return a graph with changes, which are made in turn.
+
+    Args:
+        run: The run.
+        graph: Its graph of work.
+        changes: The changes.
+        latency_share: Part of a transfer's time that is taken for latency where it is unknown.
+
+    Raises:
+        UsageError: A change names nothing in the run, or contradicts one before it.
+    """
+    given = Context(run, Draft(graph), prices_of(run, graph), latency_share)
+    for change in changes:
+        given.changed.append(VERBS[change.verb].apply(given, change))
+    rows = np.unique(np.concatenate([*given.changed, np.zeros(0, dtype="int64")]))
+    draft = given.draft
+    return Changed(
+        draft.graph(), draft.removed, rows, given.is_bound, given.num_unknown
+    )
+
+
+def _rows_of(given: Context, change: Change) -> np.ndarray:
+    """Return the rows of table `comm` that a change is about."""
+    calls = given.draft.calls.index
+    if change.rows is not None:
+        rows = np.intersect1d(change.rows, calls.to_numpy())
+    else:
+        comm = given.run.comm.assign(mesh_axis=mesh_axes(given.run, given.run.comm["group"]))
+        known = (*COMM, AXIS)
+        found = select(comm, known, where=change.where).index
+        rows = found.intersection(calls).to_numpy()
+        if not len(rows):
+            raise _names_nothing(change, hints(comm, known, change.where), "call")
+    left = rows[~np.isin(rows, given.draft.removed)]
+    if len(rows) and not len(left):
+        raise UsageError(
+            f"cannot make the change {change.text!r}",
+            found="only calls that a change before it removes",
+            why="a call that is removed has no time that could change",
+            attempt="one of the two changes",
+        )
+    return left
+
+
+def _names_nothing(change: Change, found: Sequence[str], what: str) -> UsageError:
+    return UsageError(
+        f"the change {change.text!r} is of nothing in this run",
+        found="; ".join(found) or f"no {what} with known times",
+        attempt="commtrace table calls RUN, which lists the calls with their columns",
+    )
+
+
+def _with_members(given: Context, rows: np.ndarray) -> np.ndarray:
+    """Return calls with all members of their collectives, and both ends of their transfers."""
+    match = given.draft.calls["match"]
+    known = match.reindex(rows)
+    return np.union1d(rows, match.index[match.isin(known[known >= 0])].to_numpy())
+
+
+def _remove(given: Context, change: Change) -> np.ndarray:
+    return edits.remove(given.draft, _with_members(given, _rows_of(given, change)))
+
+
+def _asynchronous(given: Context, change: Change) -> np.ndarray:
+    rows = _rows_of(given, change)
+    comm = given.run.calls_at(pd.Index(rows))
+    used = _known(comm["result_used_ns"], given.run.start_ns)
+    is_async = comm["is_async"] & (comm["call_ns"] >= 0)
+    issue_ns = float(comm["call_ns"][is_async].median()) if is_async.any() else 0.0
+    found = edits.asynchronous(given.draft, rows, used, issue_ns)
+    given.num_unknown += int(used.isna().sum())
+    return found
+
+
+def _earlier(given: Context, change: Change) -> np.ndarray:
+    rows = _rows_of(given, change)
+    comm = given.run.calls_at(pd.Index(rows))
+    ready = _known(comm["data_ready_ns"], given.run.start_ns)
+    given.num_unknown += int(ready.isna().sum())
+    return edits.earlier(given.draft, rows, ready)
+
+
+def _overlap(given: Context, change: Change) -> np.ndarray:
+    return np.union1d(_earlier(given, change), _asynchronous(given, change))
+
+
+def _known(instants: pd.Series, start_ns: int) -> pd.Series:
+    return (instants - start_ns).where(instants >= 0).astype("float64")
+
+
+def _merge(given: Context, change: Change) -> np.ndarray:
+    rows = _with_members(given, _rows_of(given, change))
+    found, num_unknown = sequences(given.run, given.draft.calls, rows)
+    # Without its use, a result may be needed before the last of the calls.
+    given.is_bound |= num_unknown > 0
+    if not found:
+        return np.zeros(0, dtype="int64")
+    every = np.concatenate(found)
+    times = given.prices.of_calls["transfer_ns"].loc[every].to_numpy()
+    share = given.prices.latency_share(every)
+    given.is_bound |= bool(np.isnan(share).any())
+    share = np.where(np.isnan(share), given.latency_share, share)
+    first = np.cumsum([0, *map(len, found)])[:-1]
+    # Latency once, and the bytes of all of them.
+    lengths = np.maximum.reduceat(times * share, first) + np.add.reduceat(times * (1 - share), first)
+    edits.merge(given.draft, found, lengths)
+    return every
+
+
+def _payload(given: Context, change: Change) -> np.ndarray:
+    return _priced(given, change, latency=1.0, moved=change.factor)
+
+
+def _latency(given: Context, change: Change) -> np.ndarray:
+    return _priced(given, change, latency=change.factor, moved=1.0, latency_ns=change.amount)
+
+
+def _bandwidth(given: Context, change: Change) -> np.ndarray:
+    moved = 1 / change.factor if change.factor else float("inf")
+    return _priced(given, change, latency=1.0, moved=moved, busbw=change.amount)
+
+
+def _priced(
+    given: Context,
+    change: Change,
+    *,
+    latency: float,
+    moved: float,
+    latency_ns: float = float("nan"),
+    busbw: float = float("nan"),
+) -> np.ndarray:
+    """Give transfers other latencies and bandwidths, by factors or, where known, by amounts."""
+    rows = _with_members(given, _rows_of(given, change))
+    edges, of = edits.transfers(given.draft, rows)
+    known = given.prices.latency_share(of)
+    given.is_bound |= bool(np.isnan(known).any())
+    share = np.where(np.isnan(known), given.latency_share, known)
+    lengths = given.draft.length[edges]
+    of_latency = lengths * share * latency if np.isnan(latency_ns) else latency_ns
+    of_bytes = lengths * (1 - share) * moved if np.isnan(busbw) else _moving(given, of, busbw)
+    given.draft.scale(edges, lambda _: of_latency + of_bytes)
+    return np.unique(of)
+
+
+def _moving(given: Context, rows: np.ndarray, busbw: float) -> np.ndarray:
+    """Return how long the bytes of calls take at a busbw in bytes/s, in ns."""
+    own = given.prices.of_calls.loc[rows]
+    factors = [
+        busbw_factor(kind, int(size)) if size > 0 else 1.0
+        for kind, size in zip(own["kind"], own["group_size"], strict=True)
+    ]
+    return own["payload_bytes"].clip(lower=0).to_numpy() * np.array(factors) / busbw * 1e9
+
+
+def _balance(given: Context, change: Change) -> np.ndarray:
+    ranks = None
+    if change.rows is not None or change.where:
+        ranks = np.unique(given.run.calls_at(pd.Index(_rows_of(given, change)))["rank"])
+    return work.without_stragglers(given.draft, given.run, ranks)
+
+
+_OF_HOST = {"rank", "step", "phase", "module", "module_class", "region", "op", "level"}
+
+
+def _compute(given: Context, change: Change) -> np.ndarray:
+    draft, run = given.draft, given.run
+    edges, nothing = work.computing_edges(draft, run), np.zeros(0, dtype="int64")
+    if not change.where:
+        work.scaled(draft, edges, 1.0, change.factor)
+        return nothing
+    is_device = len(edges) and draft.sort[edges[0]] == work.KERNEL
+    table, known = (run.kernels, KERNELS) if is_device else (run.ops, OPS)
+    only_ranks = all(re.match(r"\s*rank\b", text) for text in change.where)
+    if only_ranks:
+        ranks = pd.DataFrame({"rank": run.ranks["rank"]})
+        chosen = select(ranks, [known[0]], where=change.where)["rank"]
+        own = edges[np.isin(draft.points.rank[draft.target[edges]], chosen)]
+        if not len(own):
+            raise _names_nothing(change, hints(ranks, [known[0]], change.where), "rank")
+        work.scaled(draft, own, 1.0, change.factor)
+        return nothing
+    if table.empty:
+        raise UsageError(
+            f"cannot make the change {change.text!r}",
+            found="no operators in the trace",
+            why="only operators have modules and names; without them, work is of ranks",
+            attempt="compute *0.5 where rank=2, or a recording with --detail op",
+        )
+    rows = select(table, known, where=change.where)
+    if rows.empty:
+        raise _names_nothing(change, hints(table, known, change.where), "operator")
+    if is_device:
+        own = edges[np.isin(draft.points.row[draft.source[edges]], rows.index)]
+        work.scaled(draft, own, 1.0, change.factor)
+    else:
+        work.scaled(draft, edges, work.part_of_operators(draft, run, edges, rows), change.factor)
+    return nothing
+
+
+FACTOR, DURATION, SPEED = "a factor such as *0.5", "a duration such as 5us", "a speed: 50 GB/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A sort of change.
+
+    Attributes:
+        apply: Makes the change, and returns the rows of table `comm` that it changed.
+        takes: Values that it takes, in words.
+        example: A change of this sort.
+        meaning: Its effect, in words.
+    """
+
+    apply: Callable[[Context, Change], Any]
+    takes: tuple[str, ...]
+    example: str
+    meaning: str
+
+
+VERBS: dict[str, Verb] = {
+    "compute": Verb(
+        _compute, (FACTOR,), "compute *0.5 where rank=2",
+        "work of hosts, or kernels of devices, takes that many times as long",
+    ),
+    "latency": Verb(
+        _latency, (FACTOR, DURATION), "latency 5us where mesh_axis=dp",
+        "latency of transfers",
+    ),
+    "bandwidth": Verb(
+        _bandwidth, (FACTOR, SPEED), "bandwidth *2 where kind=all_gather",
+        "bytes per second of transfers, or their busbw",
+    ),
+    "payload": Verb(
+        _payload, (FACTOR,), "payload *0.5 where dtype=float32",
+        "size of messages",
+    ),
+    "remove": Verb(
+        _remove, (), "remove where source_line=41", "the calls do not happen, on any member",
+    ),
+    "async": Verb(
+        _asynchronous, (), "async where kind=all_reduce",
+        "ranks wait for the calls where their results are first used",
+    ),
+    "earlier": Verb(
+        _earlier, (), "earlier where module~layers",
+        "the calls are issued when their data is ready",
+    ),
+    "overlap": Verb(
+        _overlap, (), "overlap where kind=all_gather", "earlier and async together",
+    ),
+    "merge": Verb(
+        _merge, (), "merge where source_line=57",
+        "calls in a row become one, if no result of them is used in between",
+    ),
+    "balance": Verb(
+        _balance, (), "balance", "no rank computes longer than the median of its peers usually does",
+    ),
+}  # fmt: skip

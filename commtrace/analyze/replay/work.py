@@ -1,0 +1,118 @@
+"""Changes of computation: work of hosts and kernels of devices, made faster, slower or even."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.measures.covered import Covered
+from commtrace.analyze.replay.draft import Draft
+from commtrace.analyze.replay.graph import HOST, KERNEL
+from commtrace.analyze.replay.joins import EVERYBODY
+from commtrace.analyze.run.frame import Frames
+from commtrace.schema import COMPUTE
+
+LEAST_EXCESS = 0.05
+"""Part of the median of all ranks by which a rank's work must exceed it to be a straggler's."""
+
+
+def computing_edges(draft: Draft, run: Frames) -> np.ndarray:
+    """Return the edges that are computation: kernels if a device computed, else work of hosts."""
+    edges = np.flatnonzero(draft.is_kept & (draft.sort == KERNEL))
+    rows = draft.points.row[draft.source[edges]]
+    computes = (run.kernels["category"] == COMPUTE).reindex(rows, fill_value=False).to_numpy()
+    if computes.any():
+        return edges[computes]
+    return np.flatnonzero(draft.is_kept & (draft.sort == HOST))
+
+
+def part_of_operators(draft: Draft, run: Frames, edges: np.ndarray, ops: pd.DataFrame) -> np.ndarray:
+    """Return the part of each edge's time in which its host ran one of some operators.
+
+    Args:
+        draft: The graph.
+        run: The run.
+        edges: Work of hosts.
+        ops: Rows of table `ops`.
+    """
+    rank = draft.points.rank[draft.target[edges]]
+    begin, end = draft.points.at[draft.source[edges]], draft.points.at[draft.target[edges]]
+    found = np.zeros(len(edges))
+    known = ops[(ops["start_ns"] >= 0) & (ops["duration_ns"] > 0)]
+    for each, own in known.groupby("rank"):
+        start = own["start_ns"].to_numpy() - run.start_ns
+        covered = Covered.by(start, start + own["duration_ns"].to_numpy())
+        mine = np.flatnonzero((rank == each) & (end > begin))
+        within = covered.within(begin[mine], end[mine])
+        found[mine] = within / (end[mine] - begin[mine])
+    return found
+
+
+def scaled(draft: Draft, edges: np.ndarray, part: np.ndarray | float, factor: float) -> None:
+    """Let a part of the time of edges take `factor` times as long."""
+    draft.scale(edges, lambda length: length * (1 + np.asarray(part) * (factor - 1)))
+
+
+def without_stragglers(draft: Draft, run: Frames, ranks: np.ndarray | None = None) -> np.ndarray:
+    """Let no rank compute longer before a collective than the median of its members usually does.
+
+    A rank is too slow at a place, such as the third collective of a group in each step, if the
+    median of its work over all steps exceeds the median of all members by more than it varies.
+
+    Args:
+        draft: The graph.
+        run: The run.
+        ranks: The only ranks that become faster; by default all.
+
+    Returns:
+        Rows of the calls before which a rank became faster.
+    """
+    edges = computing_edges(draft, run)
+    calls = draft.calls[(draft.calls["needs"] == EVERYBODY) & ~draft.calls.index.isin(draft.removed)]
+    if calls.empty or not len(edges):
+        return calls.index.to_numpy()[:0]
+    calls = calls.sort_values(["rank", "begin"], kind="stable")
+    segment = _next_call(draft, calls, edges)
+    has_next = segment >= 0
+    work = np.bincount(segment[has_next], draft.length[edges[has_next]], minlength=len(calls))
+    excess = _excess(run, calls, work)
+    if ranks is not None:
+        excess[~calls["rank"].isin(ranks).to_numpy()] = 0
+    factor = 1 - excess / np.where(work > 0, work, 1)
+    shorter = has_next & (factor[segment] < 1)
+    draft.scale(edges[shorter], lambda length: length * factor[segment[shorter]])
+    return calls.index.to_numpy()[factor < 1]
+
+
+def _next_call(draft: Draft, calls: pd.DataFrame, edges: np.ndarray) -> np.ndarray:
+    """Return the place of the first call of its rank that begins at or after each edge's end."""
+    rank, begin = calls["rank"].to_numpy(), calls["begin"].to_numpy()
+    rank_of = draft.points.rank[draft.target[edges]].astype("int64")
+    end = draft.points.at[draft.target[edges]]
+    width = int(max(begin.max(initial=0), end.max(initial=0))) + 2
+    place = np.searchsorted(rank * width + begin, rank_of * width + end, side="left")
+    inside = np.minimum(place, len(rank) - 1)
+    return np.where((place < len(rank)) & (rank[inside] == rank_of), inside, -1)
+
+
+def _excess(run: Frames, calls: pd.DataFrame, work: np.ndarray) -> np.ndarray:
+    """Return the time by which a rank's work before each call usually exceeds its peers', in ns."""
+    step = run.calls_at(calls.index)["step"].to_numpy()
+    table = pd.DataFrame({"rank": calls["rank"].to_numpy(), "group": calls["group"].to_numpy()})
+    table["step"], table["work"] = step, work
+    table["place"] = table.groupby(["rank", "group", "step"]).cumcount()
+    if (step < 0).all():  # every call is a place of its own
+        table["place"] = calls["match"].to_numpy()
+    of_places = table.groupby(["group", "place", "rank"])["work"]
+    usual, varies = of_places.transform("median"), of_places.transform(_deviation)
+    ranks = of_places.median().groupby(level=["group", "place"]).median()
+    keys = pd.MultiIndex.from_frame(table[["group", "place"]])
+    of_peers = ranks.reindex(keys).to_numpy()
+    excess = (usual - of_peers).to_numpy()
+    is_slow = (excess > varies.to_numpy()) & (excess > LEAST_EXCESS * of_peers)
+    return np.where(is_slow, np.minimum(excess, work), 0.0)
+
+
+def _deviation(values: pd.Series) -> float:
+    """Return the median deviation from the median."""
+    return float((values - values.median()).abs().median())
