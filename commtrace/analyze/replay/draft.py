@@ -30,7 +30,9 @@ class Draft:
         source, target, length, sort: Of each edge.
         is_inferred: True of an edge that the trace does not state.
         is_kept: False of a dropped edge.
-        calls: Calls of the graph; changes may move their points.
+        calls: Calls of the graph, whose points changes may move: `issue_point`, where the call is
+            issued, and `use_point`, where its rank waits for it in place of its waits; -1 if it
+            does not.
         removed: Rows of table `comm` of the calls that are removed.
     """
 
@@ -42,7 +44,7 @@ class Draft:
         self.length, self.sort = links.length.copy(), links.sort.copy()
         self.is_inferred = links.is_inferred.copy()
         self.is_kept = np.ones(len(links), dtype=bool)
-        self.calls = graph.calls.copy()
+        self.calls = graph.calls.assign(issue_point=graph.calls["begin_point"], use_point=-1)
         self.removed = np.zeros(0, dtype="int64")
 
     def graph(self) -> WorkGraph:

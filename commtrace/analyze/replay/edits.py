@@ -79,6 +79,7 @@ def asynchronous(
     draft.is_kept[into & (draft.sort == WAKE)] = False
     draft.length[into & (draft.sort == WAIT)] = 0
     draft.add(calls["end_point"].to_numpy(), uses, 0, WAKE)
+    draft.calls.loc[calls.index, "use_point"] = uses
     return calls.index.to_numpy()
 
 
@@ -120,6 +121,7 @@ def earlier(draft: Draft, rows: np.ndarray, ready: pd.Series) -> np.ndarray:
     moved[begin] = since
     leaving = draft.of_points(begin, "source") & np.isin(draft.sort, [ARRIVE, TRANSFER])
     draft.source[leaving] = moved[draft.source[leaving]]
+    draft.calls.loc[calls.index, "issue_point"] = since
     return calls.index.to_numpy()
 
 

@@ -1,4 +1,12 @@
-"""Step time of a replay, the figure by which changes are compared."""
+"""Step time of a replay, the figure by which changes are compared.
+
+A step ends when its host has ended it and its kernels have run: those launched in it. If the host
+is ahead of its device, a step begins on the device when the one before has ended:
+
+    host      | step 3 | step 4 |
+    device       | kernels of 3    | kernels of 4   |
+    counts    |      step 3        |     step 4     |
+"""
 
 from __future__ import annotations
 
@@ -8,7 +16,8 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.measures.steady_steps import is_steady
-from commtrace.analyze.replay.graph import STEP_BEGIN, STEP_END, Replay
+from commtrace.analyze.replay.graph import KERNEL_END, STEP_BEGIN, STEP_END, Replay
+from commtrace.analyze.run.cached_per_run import cached_per_run
 from commtrace.analyze.run.frame import Frames
 
 
@@ -56,6 +65,33 @@ def steps_of(run: Frames, replay: Replay) -> pd.DataFrame:
         own = np.flatnonzero(points.sort == sort)
         found[name] = pd.Series(replay.time[own], index=points.row[own])
     times = pd.DataFrame(found).dropna()
-    steps = run.steps.loc[times.index, ["rank", "step"]]
-    table = pd.concat([steps, times], axis=1)
+    table = pd.concat([run.steps.loc[times.index, ["rank", "step"]], times], axis=1)
+    if len(run.kernels):
+        table = _with_devices(run, replay, table)
     return table[is_steady(run, table["step"])]
+
+
+def _with_devices(run: Frames, replay: Replay, table: pd.DataFrame) -> pd.DataFrame:
+    """Return steps that end with the last of their kernels, and begin no earlier."""
+    points = replay.graph.points
+    ends = np.flatnonzero(points.sort == KERNEL_END)
+    of_kernels = step_rows_of_kernels(run).reindex(points.row[ends]).to_numpy()
+    last = pd.Series(replay.time[ends]).groupby(of_kernels).max().reindex(table.index)
+    end = np.fmax(table["end"], last)
+    table = table.assign(end=end).sort_values(["rank", "begin"], kind="stable")
+    before = table.groupby("rank")["end"].shift(1)
+    return table.assign(begin=np.fmax(table["begin"], before))
+
+
+@cached_per_run
+def step_rows_of_kernels(run: Frames) -> pd.Series:
+    """Return the row in table `steps` in which the host launched each kernel; -1 if none is known."""
+    kernels, steps = run.kernels, run.timed_steps
+    launch = kernels["launch_ns"].where(kernels["launch_ns"] >= 0, kernels["start_ns"])
+    found = pd.Series(-1, index=kernels.index)
+    for rank, own in steps.sort_values("start_ns").groupby("rank"):
+        mine = launch[kernels["rank"] == rank]
+        place = np.searchsorted(own["start_ns"].to_numpy(), mine.to_numpy(), side="right") - 1
+        inside = (place >= 0) & (mine.to_numpy() < own["end_ns"].to_numpy()[np.maximum(place, 0)])
+        found[mine.index[inside]] = own.index.to_numpy()[place[inside]]
+    return found
