@@ -4,6 +4,7 @@
     latency 5us where mesh_axis=dp         each transfer's latency, or its factor
     bandwidth *2 where kind=all_gather     bytes per second of transfers, or their busbw
     payload *0.5 where dtype=float32       size of messages
+    shrink *0.5 where kind=all_reduce      time of transfers
     remove where source_line=41            the calls and their waits
     async where kind=all_reduce            waits where the results are first used
     earlier where module~layers            issued when their data is ready
@@ -162,7 +163,7 @@ def changed(
     Raises:
         UsageError: A change names nothing in the run, or contradicts one before it.
     """
-    given = Context(run, Draft(graph), prices_of(run, graph), latency_share)
+    given = Context(run, Draft(graph), prices_of(run), latency_share)
     for change in changes:
         given.changed.append(VERBS[change.verb].apply(given, change))
     rows = np.unique(np.concatenate([*given.changed, np.zeros(0, dtype="int64")]))
@@ -262,6 +263,14 @@ def _merge(given: Context, change: Change) -> np.ndarray:
 
 def _payload(given: Context, change: Change) -> np.ndarray:
     return _priced(given, change, latency=1.0, moved=change.factor)
+
+
+def _shrink(given: Context, change: Change) -> np.ndarray:
+    """Let transfers take a part of their time, latency and bytes alike."""
+    rows = _with_members(given, _rows_of(given, change))
+    edges, of = edits.transfers(given.draft, rows)
+    given.draft.scale(edges, lambda length: length * change.factor)
+    return np.unique(of)
 
 
 def _latency(given: Context, change: Change) -> np.ndarray:
@@ -386,6 +395,10 @@ VERBS: dict[str, Verb] = {
     "payload": Verb(
         _payload, (FACTOR,), "payload *0.5 where dtype=float32",
         "size of messages",
+    ),
+    "shrink": Verb(
+        _shrink, (FACTOR,), "shrink *0.5 where source_line=41",
+        "transfers take that many times as long, latency and bytes alike",
     ),
     "remove": Verb(
         _remove, (), "remove where source_line=41", "the calls do not happen, on any member",

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.replay.graph import QUEUE, TRANSFER, WorkGraph
+from commtrace.analyze.replay.build import work_graph
+from commtrace.analyze.replay.graph import QUEUE, TRANSFER
+from commtrace.analyze.run.cached_per_run import cached_per_run
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import mesh_axes
 
@@ -40,8 +42,10 @@ class Prices:
         return (own["latency_ns"] / total.where(total > 0)).to_numpy()
 
 
-def prices_of(run: Frames, graph: WorkGraph) -> Prices:
+@cached_per_run
+def prices_of(run: Frames) -> Prices:
     """Return the latency and the bandwidth of the transfers of a run."""
+    graph = work_graph(run)
     calls, links = graph.calls, graph.links
     transfer = np.full(len(graph.points), np.nan)
     edges = np.flatnonzero((links.sort == TRANSFER) | (links.sort == QUEUE))

@@ -1,0 +1,193 @@
+"""Changes that may pay off in a run: those of its findings, and those that apply to any run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.findings import reported
+from commtrace.analyze.replay.changes import Change, parsed
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import mesh_axes
+from commtrace.units import text_of_ranks
+
+REMOVE, MERGE, OVERLAP, HALVE, BALANCE, SHRINK = (
+    "remove", "merge", "overlap", "payload *0.5", "balance", "shrink",
+)  # fmt: skip
+
+CURES = {
+    "redundant_barrier": REMOVE,
+    "unchanged_broadcast": REMOVE,
+    "object_collectives": REMOVE,
+    "unused_parameter_flags": REMOVE,
+    "reduce_then_broadcast": REMOVE,
+    "repeated_all_gather": SHRINK,
+    "ping_pong": SHRINK,
+    "all_reduce_then_shard": SHRINK,
+    "repeated_reduction": SHRINK,
+    "replication_fallback": SHRINK,
+    "padded_shards": SHRINK,
+    "float32_messages": HALVE,
+    "small_messages": MERGE,
+    "overlap_lost": OVERLAP,
+    "serial_receives": OVERLAP,
+    "serial_sends": OVERLAP,
+    "straggler": BALANCE,
+    "load_imbalance": BALANCE,
+}
+"""The change that cures the findings of each rule; the others have none that a replay can make."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Suggestion:
+    """A change that may pay off.
+
+    Attributes:
+        title: The change, in a few words.
+        how: A way to make it.
+        changes: The changes to replay.
+        is_limit: True if no change of the program does it: it shows what is at stake.
+        finding: Number of the finding in the table of findings; -1 if it is of none.
+    """
+
+    title: str
+    how: str
+    changes: tuple[Change, ...]
+    is_limit: bool = False
+    finding: int = -1
+
+
+def suggestions(run: Frames, basis: Frames) -> list[Suggestion]:
+    """Return the changes that apply to a run.
+
+    Args:
+        run: The run, which has the findings.
+        basis: The part of it that is replayed.
+    """
+    return [*_of_findings(run), *(each for make in _GENERAL for each in make(basis))]
+
+
+def _of_findings(run: Frames) -> Iterator[Suggestion]:
+    rank_of = {id(row): number for number, (_, _, row) in enumerate(reported(run))}
+    for rule, finding, row in reported(run):
+        cure = CURES.get(rule.name)
+        if cure is None:
+            continue
+        rows = finding.rows.places_in(pd.RangeIndex(0, run.num_calls))
+        text = f"{cure} where finding={rank_of[id(row)] + 1}"
+        if cure == SHRINK:
+            factor = 1 - _share_of_bytes(run, finding.calls.cost_bytes, rows)
+            change = Change(text, "remove") if factor < 1e-3 else Change(text, "shrink", factor)
+        elif cure == BALANCE:
+            change = parsed(BALANCE)
+        else:
+            change = parsed(cure)
+        change = Change(text, change.verb, change.factor, rows=None if cure == BALANCE else rows)
+        yield Suggestion(finding.title, finding.advice, (change,), finding=rank_of[id(row)])
+
+
+def _share_of_bytes(run: Frames, cost_bytes: float, rows: np.ndarray) -> float:
+    """Return which part of the bytes of a finding's calls could be saved; 1 if unknown."""
+    wire = run.calls_at(pd.Index(rows))["wire_bytes"]
+    total = float(wire[wire >= 0].sum())
+    if math.isnan(cost_bytes) or not total:
+        return 1.0
+    return min(cost_bytes / total, 1.0)
+
+
+def _balanced(run: Frames) -> Iterator[Suggestion]:
+    yield Suggestion(
+        "no stragglers",
+        "give each rank equal work before its collectives; `commtrace table stragglers` names the "
+        "ranks and what delays them",
+        (parsed("balance"),),
+    )
+
+
+def _ideal(run: Frames) -> Iterator[Suggestion]:
+    yield Suggestion(
+        "ideal network: transfers take no time",
+        "a limit: no faster network and no other algorithm saves more",
+        (Change("latency *0 and bandwidth infinite", "shrink", 0.0),),
+        is_limit=True,
+    )
+
+
+def _hidden(run: Frames) -> Iterator[Suggestion]:
+    comm = run.comm
+    if (comm["result_used_ns"] >= 0).any() or (comm["data_ready_ns"] >= 0).any():
+        yield Suggestion(
+            "all communication hidden up to its data's next use",
+            "issue collectives with async_op=True once their data is ready, and wait before the "
+            "first use; FSDP2: set_modules_to_forward_prefetch; DDP: smaller buckets",
+            (parsed("overlap"),),
+        )
+
+
+def _merged(run: Frames) -> Iterator[Suggestion]:
+    comm = run.comm
+    for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
+        if ((comm["kind"] == kind) & (comm["step"] >= 0)).sum() > run.num_ranks:
+            yield Suggestion(
+                f"consecutive {kind} calls merged",
+                "coalesce them: torch.distributed._coalescing_manager, larger DDP buckets, or one "
+                "flat tensor",
+                (parsed(f"merge where kind={kind}"),),
+            )
+
+
+def _in_16_bits(run: Frames) -> Iterator[Suggestion]:
+    comm = run.comm
+    own = (comm["dtype"] == "float32") & (comm["payload_bytes"] > 0)
+    if own.any():
+        yield Suggestion(
+            "float32 messages in 16 bits",
+            "FSDP2: MixedPrecisionPolicy(reduce_dtype=torch.bfloat16); DDP: bf16_compress_hook; "
+            "the results are rounded",
+            (parsed("payload *0.5 where dtype=float32"),),
+        )
+
+
+def _faster_links(run: Frames) -> Iterator[Suggestion]:
+    axes = mesh_axes(run, run.comm["group"]).astype(object)
+    for axis in sorted(set(axes) - {""}):
+        yield Suggestion(
+            f"twice the bandwidth of axis {axis}",
+            f"place the ranks of axis {axis} on faster links: order the mesh so that the axis is "
+            "within a node",
+            (parsed(f"bandwidth *2 where mesh_axis={axis}"),),
+        )
+
+
+def _earlier(run: Frames) -> Iterator[Suggestion]:
+    comm = run.comm
+    for kind in ("all_gather", "reduce_scatter", "recv"):
+        if ((comm["kind"] == kind) & (comm["data_ready_ns"] >= 0)).any():
+            yield Suggestion(
+                f"{kind} issued as soon as its data is ready",
+                "prefetch: FSDP2's set_modules_to_forward_prefetch and "
+                "set_modules_to_backward_prefetch, or isend and irecv before the computation",
+                (parsed(f"earlier where kind={kind}"),),
+            )
+
+
+def _slow_ranks(run: Frames) -> Iterator[Suggestion]:
+    from commtrace.analyze.waits.stragglers import stragglers
+
+    table = stragglers(run)
+    if len(table):
+        rank = int(table["rank"].iloc[0])
+        yield Suggestion(
+            f"{text_of_ranks([rank])} no slower than its peers",
+            "find what delays it: `commtrace table stragglers`",
+            (parsed(f"balance where rank={rank}"),),
+        )
+
+
+_GENERAL: tuple[Callable[[Frames], Iterator[Suggestion]], ...] = (
+    _balanced, _slow_ranks, _hidden, _earlier, _merged, _in_16_bits, _faster_links, _ideal,
+)  # fmt: skip
