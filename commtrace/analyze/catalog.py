@@ -16,6 +16,7 @@ from commtrace.analyze.overlap.overlap_lost.table import OVERLAP_LOST
 from commtrace.analyze.pipelines.bubbles import BUBBLES
 from commtrace.analyze.pipelines.schedule import SCHEDULE
 from commtrace.analyze.pipelines.stages import STAGES
+from commtrace.analyze.replay.whatif import WHATIF
 from commtrace.analyze.run.analysis import Analysis
 from commtrace.analyze.traffic.bandwidth import BANDWIDTH
 from commtrace.analyze.traffic.by_kind import BY_KIND
@@ -56,7 +57,7 @@ CATALOG: dict[str, Analysis] = {
         *(ALL_TO_ALL_SPLITS, EXPERT_LOAD),
         *(STAGES, BUBBLES, SCHEDULE),
         *(TENSORS, REPLICAS, GRADIENTS),
-        *(CONSISTENCY, DIVERGENCES, FINDINGS, ACTIVITY, CALLS, FACTS),
+        *(CONSISTENCY, DIVERGENCES, FINDINGS, WHATIF, ACTIVITY, CALLS, FACTS),
     )
 }
 

@@ -186,6 +186,10 @@ class _Moved:
         later = complete + self.time[end] - self.points.at[end]
         found.loc[calls.index, "complete_ns"] = np.maximum(later, issue).where(complete >= 0, -1)
         self._set_blocked(found, calls[hosted])
+        # Moved instants are rounded.
+        issue = found["issue_ns"]
+        for name, bound in (("data_ready_ns", np.minimum), ("result_used_ns", np.maximum)):
+            found[name] = bound(found[name], issue).where(found[name] >= 0, -1)
         return found
 
     def _set_blocked(self, found: pd.DataFrame, calls: pd.DataFrame) -> None:

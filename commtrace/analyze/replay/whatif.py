@@ -12,7 +12,21 @@ import pandas as pd
 from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.replay.changes import Change, Changed, changed, parsed
-from commtrace.analyze.replay.graph import Replay, replayed
+from commtrace.analyze.replay.engine import path_to
+from commtrace.analyze.replay.graph import (
+    AFTER,
+    HOST,
+    ISSUE,
+    KERNEL,
+    LAUNCHING,
+    QUEUE,
+    STREAM,
+    TRANSFER,
+    WAIT,
+    WAKE,
+    Replay,
+    replayed,
+)
 from commtrace.analyze.replay.outcome import StepTime, step_time
 from commtrace.analyze.replay.run_of import run_of
 from commtrace.analyze.replay.suggestions import Suggestion, suggestions
@@ -21,6 +35,7 @@ from commtrace.analyze.run.cached_per_run import of_run
 from commtrace.analyze.run.frame import Frames
 from commtrace.errors import UsageError
 from commtrace.schema import Column
+from commtrace.units import counted, text_of_duration
 
 COLUMNS = (
     Column("change", str, "", "the change, in words"),
@@ -75,6 +90,16 @@ class Answer:
     def saved_ns(self) -> tuple[float, float]:
         """Time of a step that the changes save: at least, and at most; below 0 if they cost."""
         return self.before.step_ns - self.after[1], self.before.step_ns - self.after[0]
+
+    @property
+    def num_inferred(self) -> int:
+        """Number of dependencies that the trace does not state."""
+        return int(self.changed.graph.links.is_inferred.sum())
+
+    @property
+    def num_dependencies(self) -> int:
+        """Number of all dependencies."""
+        return len(self.changed.graph.links)
 
     @property
     def run(self) -> Frames:
@@ -181,6 +206,40 @@ def _row(suggestion: Suggestion, answer: Answer) -> dict[str, object] | None:
         "num_unknown": answer.changed.num_unknown,
         "text": answer.text,
     }
+
+
+def step_text(run: Frames) -> str:
+    """Return the step time of a run in a sentence: `step 12 ms ± 0.1 ms, of 20 steady steps`."""
+    basis = basis_of(run)
+    step = _before(basis)
+    if not step.num_steps:
+        return f"run {text_of_duration(step.step_ns)}, without steps"
+    error = f" ± {text_of_duration(step.error_ns)}" if step.error_ns == step.error_ns else ""
+    return f"step {text_of_duration(step.step_ns)}{error}, of {counted(step.num_steps, 'steady step')}"
+
+
+_WORDS = {
+    HOST: "work of hosts", ISSUE: "issuing calls", TRANSFER: "transfers", QUEUE: "transfers",
+    WAIT: "returns from waits", WAKE: "returns from waits", LAUNCHING: "launches of kernels",
+    STREAM: "gaps between kernels", KERNEL: "kernels", AFTER: "gaps between kernels",
+}  # fmt: skip
+
+
+def bound_by(run: Frames) -> list[str]:
+    """Return what the run's time is spent on, along its critical path, in sentences."""
+    basis = basis_of(run)
+    graph = work_graph(basis)
+    if not len(graph.points):
+        return []
+    replay = replayed(graph)
+    path = path_to(int(np.argmax(replay.time)), replay.times, graph.links.source)
+    words = pd.Series(graph.links.sort[path]).map(_WORDS)
+    times = pd.Series(graph.links.length[path]).groupby(words).sum().sort_values(ascending=False)
+    total = float(times.sum())
+    if not total:
+        return []
+    shares = ", ".join(f"{word} {time / total:.0%}" for word, time in times.items() if time > 0.01 * total)
+    return [f"on the critical path: {shares}"]
 
 
 WHATIF = Analysis(

@@ -10,6 +10,7 @@ A lone surrogate, which can be written neither to a file nor to a terminal, beco
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
@@ -239,6 +240,28 @@ def tables_of(trace: Trace) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
     """Return the facts and the tables of a trace, with every column of the schema."""
     tables = {name: _frame(trace.tables.get(name, {}), columns) for name, columns in TABLES.items()}
     return {name: _encodable_fact(value) for name, value in trace.run.items()}, tables
+
+
+def trace_of(frames: Frames) -> Trace:
+    """Return a run in memory as a trace, which can be written to a file."""
+    return Trace(
+        run=dict(frames.run),
+        tables={
+            name: {each.name: _column_of(getattr(frames, name)[each.name]) for each in columns}
+            for name, columns in TABLES.items()
+        },
+    )
+
+
+def _column_of(values: pd.Series) -> Sequence[Any]:
+    """Return a column of a table as a column of a trace."""
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        codes = array("q", values.cat.codes.to_numpy("int64").tobytes())
+        return StringColumn(codes, [str(each) for each in values.cat.categories])
+    if values.dtype.kind == "O":
+        return [str(each) for each in values]
+    code = "d" if values.dtype.kind == "f" else "q"
+    return array(code, values.to_numpy("float64" if code == "d" else "int64").tobytes())
 
 
 def _encodable_fact(value: Any) -> Any:
