@@ -149,7 +149,10 @@ def _wakes(host: pd.DataFrame, calls: pd.DataFrame, completes: pd.Series) -> Lin
     length = ends["at"].to_numpy() - np.maximum(complete, begin)
     # A later wait for a call may have begun before the call completed and ended before, too.
     fits = length >= 0
-    return Links.of(source[fits], ends.index.to_numpy()[fits], length[fits], WAKE)
+    assumed = calls["is_assumed"].loc[ends["row"]].to_numpy(bool)
+    return Links.of(
+        source[fits], ends.index.to_numpy()[fits], length[fits], WAKE, assumed[fits]
+    )
 
 
 def _begin_of(host: pd.DataFrame, ends: pd.DataFrame) -> np.ndarray:

@@ -35,7 +35,8 @@ def calls_of_host(part: Frames) -> pd.DataFrame:
     """Return `rank id thread begin end complete wait_begin wait_end` of calls that the host makes.
 
     Times are in ns since the start of the run. `wait_begin` and `wait_end` are -1 for a call that
-    was not waited for, and `complete` is -1 for one whose end is unknown, or is its return.
+    was not waited for, and `complete` is -1 for one whose end is unknown, or is its return. The
+    wait of a call in `is_assumed` is not recorded.
     """
     comm, base = part.comm, part.start_ns
     comm = comm[(comm["issue_ns"] >= 0) & ~_runs_as_kernels(part)]
@@ -50,6 +51,10 @@ def calls_of_host(part: Frames) -> pd.DataFrame:
     waited = comm["wait_ns"].where(stated, in_wait)
     # A wait that did not end has no point behind it.
     wait_begin = wait_begin.where(waited >= 0, -1)
+    # A wait that found its call complete may not be recorded, but was before the result's use.
+    used = (comm["result_used_ns"] - base).where(comm["result_used_ns"] >= 0, -1)
+    is_assumed = (wait_begin < 0) & comm["is_async"] & (complete >= 0) & (used >= complete)
+    wait_begin, waited = wait_begin.mask(is_assumed, used), waited.mask(is_assumed, 0)
     has_wait = wait_begin >= 0
     wait_begin = np.maximum(wait_begin, end).where(has_wait, -1)
     wait_end = (wait_begin + waited).where(has_wait, -1)
@@ -68,6 +73,7 @@ def calls_of_host(part: Frames) -> pd.DataFrame:
             "complete": complete,
             "wait_begin": wait_begin,
             "wait_end": wait_end,
+            "is_assumed": is_assumed,
         }
     ).astype("int64")
 
