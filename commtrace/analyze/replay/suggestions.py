@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.findings import reported
-from commtrace.analyze.replay.changes import Change, parsed
+from commtrace.analyze.replay.changes import FINDING, Change, parsed
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import mesh_axes
-from commtrace.units import text_of_ranks
+from commtrace.errors import UsageError
+from commtrace.units import counted, text_of_ranks
 
 REMOVE, MERGE, OVERLAP, HALVE, BALANCE, SHRINK = (
     "remove", "merge", "overlap", "payload *0.5", "balance", "shrink",
@@ -40,6 +42,10 @@ CURES = {
     "load_imbalance": BALANCE,
 }
 """The change that cures the findings of each rule; the others have none that a replay can make."""
+
+
+_LEAST_FACTOR = 1e-3
+"""Part of a transfer from which it is not worth keeping."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,22 +78,57 @@ def suggestions(run: Frames, basis: Frames) -> list[Suggestion]:
 
 
 def _of_findings(run: Frames) -> Iterator[Suggestion]:
-    rank_of = {id(row): number for number, (_, _, row) in enumerate(reported(run))}
-    for rule, finding, row in reported(run):
-        cure = CURES.get(rule.name)
-        if cure is None:
-            continue
-        rows = finding.rows.places_in(pd.RangeIndex(0, run.num_calls))
-        text = f"{cure} where finding={rank_of[id(row)] + 1}"
-        if cure == SHRINK:
-            factor = 1 - _share_of_bytes(run, finding.calls.cost_bytes, rows)
-            change = Change(text, "remove") if factor < 1e-3 else Change(text, "shrink", factor)
-        elif cure == BALANCE:
-            change = parsed(BALANCE)
-        else:
-            change = parsed(cure)
-        change = Change(text, change.verb, change.factor, rows=None if cure == BALANCE else rows)
-        yield Suggestion(finding.title, finding.advice, (change,), finding=rank_of[id(row)])
+    for number, (rule, finding, _) in enumerate(reported(run), start=1):
+        if (change := _cure(run, number)) is not None:
+            yield Suggestion(finding.title, finding.advice, (change,), finding=number)
+
+
+def _cure(run: Frames, number: int) -> Change | None:
+    """Return the change that cures a finding; None if a replay can make none."""
+    rule, finding, _ = reported(run)[number - 1]
+    cure = CURES.get(rule.name)
+    if cure is None:
+        return None
+    text = f"{cure} where {FINDING}={number}"
+    rows = _rows_of(run, number)
+    if cure == SHRINK:
+        factor = 1 - _share_of_bytes(run, finding.calls.cost_bytes, rows)
+        verb = REMOVE if factor < _LEAST_FACTOR else SHRINK
+        return Change(text, verb, factor, rows=rows)
+    return replace(parsed(cure), text=text, rows=rows)
+
+
+def _rows_of(run: Frames, number: int) -> np.ndarray:
+    _, finding, _ = reported(run)[number - 1]
+    return finding.rows.places_in(pd.RangeIndex(0, run.num_calls))
+
+
+_OF_FINDING = re.compile(rf"\s*{FINDING}\s*=\s*(\d{{1,9}})\s*")
+
+
+def of_findings(run: Frames, text: str) -> Change:
+    """Return the change with a text, of which a condition may be the number of a finding.
+
+    `shrink where finding=2` is the cure of the finding; another change is of the finding's calls.
+
+    Raises:
+        UsageError: There is no such change, or no such finding.
+    """
+    verb, _, where = text.partition(" where ")
+    found = _OF_FINDING.fullmatch(where)
+    if found is None:
+        return parsed(text)
+    number, num = int(found[1]), len(reported(run))
+    if not 1 <= number <= num:
+        raise UsageError(
+            f"cannot make the change {text!r}",
+            found=f"{counted(num, 'finding')} in this run",
+            attempt="commtrace findings RUN, which lists them" if num else "other conditions",
+        )
+    cure = _cure(run, number)
+    if cure is not None and cure.text.partition(" where ")[0] == verb.strip():
+        return cure
+    return replace(parsed(verb), text=text, rows=_rows_of(run, number))
 
 
 def _share_of_bytes(run: Frames, cost_bytes: float, rows: np.ndarray) -> float:
@@ -112,7 +153,7 @@ def _ideal(run: Frames) -> Iterator[Suggestion]:
     yield Suggestion(
         "ideal network: transfers take no time",
         "a limit: no faster network and no other algorithm saves more",
-        (Change("latency *0 and bandwidth infinite", "shrink", 0.0),),
+        (parsed("shrink *0"),),
         is_limit=True,
     )
 

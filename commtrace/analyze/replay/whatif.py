@@ -11,7 +11,7 @@ import pandas as pd
 
 from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.build import work_graph
-from commtrace.analyze.replay.changes import Change, Changed, changed, parsed
+from commtrace.analyze.replay.changes import Change, Changed, changed
 from commtrace.analyze.replay.engine import path_to
 from commtrace.analyze.replay.graph import (
     AFTER,
@@ -29,7 +29,7 @@ from commtrace.analyze.replay.graph import (
 )
 from commtrace.analyze.replay.outcome import StepTime, step_time
 from commtrace.analyze.replay.run_of import run_of
-from commtrace.analyze.replay.suggestions import Suggestion, suggestions
+from commtrace.analyze.replay.suggestions import Suggestion, of_findings, suggestions
 from commtrace.analyze.run.analysis import Analysis, typed
 from commtrace.analyze.run.cached_per_run import of_run
 from commtrace.analyze.run.frame import Frames
@@ -119,7 +119,7 @@ def what_if(run: Frames, changes: Sequence[str | Change]) -> Answer:
             let a call wait for itself; or the trace lacks times.
     """
     basis = basis_of(run)
-    given = tuple([parsed(each) if isinstance(each, str) else each for each in changes])
+    given = tuple([of_findings(run, each) if isinstance(each, str) else each for each in changes])
     graph = work_graph(basis)
     _check_times(basis, len(graph.calls))
     before = _before(basis)
