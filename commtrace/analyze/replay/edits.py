@@ -76,9 +76,13 @@ def asynchronous(
     calls = draft.calls.loc[calls.index[uses >= 0]]
     uses = uses[uses >= 0]
     into = draft.of_points(points_of(draft, (WAIT_END,), calls.index))
-    draft.is_kept[into & (draft.sort == WAKE)] = False
+    wakes = np.flatnonzero(into & (draft.sort == WAKE))
+    # A thread that waits takes as long to wake up, wherever it waits.
+    returns = pd.Series(draft.length[wakes], index=draft.source[wakes]).groupby(level=0).max()
+    draft.is_kept[wakes] = False
     draft.length[into & (draft.sort == WAIT)] = 0
-    draft.add(calls["end_point"].to_numpy(), uses, 0, WAKE)
+    end = calls["end_point"].to_numpy()
+    draft.add(end, uses, returns.reindex(end).fillna(0).to_numpy("int64"), WAKE)
     draft.calls.loc[calls.index, "use_point"] = uses
     return calls.index.to_numpy()
 
