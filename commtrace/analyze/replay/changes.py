@@ -11,6 +11,7 @@
     overlap where finding=1                both
     merge where source_line=57             calls in a row as one, before a result of them is used
     balance                                no rank is slower than the median of its peers
+    batch *2                               a step has twice the samples; times are of as many as before
 
 A condition is one of `commtrace table --where`, of table `comm` or, of `compute`, of `ops` or
 `kernels`. `VERBS` has a row for each.
@@ -77,10 +78,12 @@ class Context:
         run: The run.
         draft: The graph that is changed.
         prices: Latencies and bandwidths of the run's transfers.
-        latency_share: Part of a transfer's time that is taken for latency where it is unknown.
-        is_bound: True once that part was needed.
+        latency_share: Part of a transfer's time that is taken for latency where it is unknown. With
+            0, nothing is assumed in favour of a change.
+        is_bound: True once that part was needed, or the uses of results that are not known.
         changed: Rows of table `comm` that each change has changed.
         num_unknown: Number of calls that a change left alone since the trace lacks what it needs.
+        samples: Samples of a step, as a multiple of those recorded.
     """
 
     run: Frames
@@ -90,6 +93,7 @@ class Context:
     is_bound: bool = False
     changed: list[np.ndarray] = field(default_factory=list)
     num_unknown: int = 0
+    samples: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +106,7 @@ class Changed:
         rows: Rows that were changed otherwise, or that come earlier for it.
         is_bound: True if it depends on a latency that is unknown.
         num_unknown: Number of calls that were left alone for lack of data.
+        samples: Samples of a step, as a multiple of those recorded.
     """
 
     graph: WorkGraph
@@ -109,6 +114,7 @@ class Changed:
     rows: np.ndarray
     is_bound: bool
     num_unknown: int
+    samples: float
 
 
 def parsed(text: str) -> Change:
@@ -169,7 +175,7 @@ def changed(
     rows = np.unique(np.concatenate([*given.changed, np.zeros(0, dtype="int64")]))
     draft = given.draft
     return Changed(
-        draft.graph(), draft.removed, rows, given.is_bound, given.num_unknown
+        draft.graph(), draft.removed, rows, given.is_bound, given.num_unknown, given.samples
     )
 
 
@@ -245,12 +251,12 @@ def _known(instants: pd.Series, start_ns: int) -> pd.Series:
 def _merge(given: Context, change: Change) -> np.ndarray:
     rows = _with_members(given, _rows_of(given, change))
     found, num_unknown = sequences(given.run, given.draft.calls, rows)
-    # Without its use, a result may be needed before the last of the calls.
+    # A result whose use is unknown may be needed before the last of the calls.
     given.is_bound |= num_unknown > 0
-    if not found:
+    if not found or (num_unknown and not given.latency_share):
         return np.zeros(0, dtype="int64")
     every = np.concatenate(found)
-    times = given.prices.of_calls["transfer_ns"].loc[every].to_numpy()
+    times = np.nan_to_num(given.prices.of_calls["transfer_ns"].loc[every].to_numpy())
     share = given.prices.latency_share(every)
     given.is_bound |= bool(np.isnan(share).any())
     share = np.where(np.isnan(share), given.latency_share, share)
@@ -321,7 +327,16 @@ def _balance(given: Context, change: Change) -> np.ndarray:
     return work.without_stragglers(given.draft, given.run, ranks)
 
 
-_OF_HOST = {"rank", "step", "phase", "module", "module_class", "region", "op", "level"}
+def _batch(given: Context, change: Change) -> np.ndarray:
+    """Let steps have more samples: computation and activations grow, parameters do not."""
+    draft, comm = given.draft, given.run.comm
+    work.scaled(draft, work.computing_edges(draft, given.run), 1.0, change.factor)
+    given.samples *= change.factor
+    rows = comm.index[(comm["carries"] == "activations") & ~comm.index.isin(draft.removed)]
+    if not len(rows):
+        return rows.to_numpy()
+    own = Change(change.text, change.verb, change.factor, rows=rows.to_numpy())
+    return _priced(given, own, latency=1.0, moved=change.factor)
 
 
 def _compute(given: Context, change: Change) -> np.ndarray:
@@ -417,6 +432,10 @@ VERBS: dict[str, Verb] = {
     "merge": Verb(
         _merge, (), "merge where source_line=57",
         "calls in a row become one, if no result of them is used in between",
+    ),
+    "batch": Verb(
+        _batch, (FACTOR,), "batch *2",
+        "a step has that many times as many samples; times are for as many as before",
     ),
     "balance": Verb(
         _balance, (), "balance", "no rank computes longer than the median of its peers usually does",

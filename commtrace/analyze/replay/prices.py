@@ -71,6 +71,7 @@ def prices_of(run: Frames) -> Prices:
         for key, own in medians.groupby(level=by)
     ]
     found = pd.DataFrame(fits, columns=[*by, "latency_ns", "ns_per_byte"])
+    found = found.astype(dict.fromkeys(["latency_ns", "ns_per_byte"], "float64"))
     return Prices(table.merge(found, on=by, how="left").set_axis(table.index))
 
 

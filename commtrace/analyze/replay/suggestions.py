@@ -229,6 +229,30 @@ def _slow_ranks(run: Frames) -> Iterator[Suggestion]:
         )
 
 
+def _larger_batch(run: Frames) -> Iterator[Suggestion]:
+    if (run.comm["carries"].isin(["gradients", "parameters"])).any() and len(run.timed_steps):
+        yield Suggestion(
+            "twice the samples in a micro-batch",
+            "twice the batch size, if memory allows, or gradient accumulation with no_sync(); the "
+            "time is for as many samples as before",
+            (parsed("batch *2"),),
+        )
+
+
+def _even_stages(run: Frames) -> Iterator[Suggestion]:
+    actions = run.pipeline_actions[run.pipeline_actions["duration_ns"] >= 0]
+    work = actions.groupby("rank")["duration_ns"].sum()
+    if len(work) < 2 or not work.min() > 0 or work.max() < 1.05 * work.mean():
+        return
+    factors = work.mean() / work
+    yield Suggestion(
+        "layers moved until all pipeline stages compute for equally long",
+        "split the model at other layers; `commtrace table stages` has the work of each",
+        tuple([parsed(f"compute *{factors[rank]:.3f} where rank={rank}") for rank in factors.index]),
+    )
+
+
 _GENERAL: tuple[Callable[[Frames], Iterator[Suggestion]], ...] = (
-    _balanced, _slow_ranks, _hidden, _earlier, _merged, _in_16_bits, _faster_links, _ideal,
+    _balanced, _slow_ranks, _even_stages, _hidden, _earlier, _merged, _in_16_bits, _larger_batch,
+    _faster_links, _ideal,
 )  # fmt: skip

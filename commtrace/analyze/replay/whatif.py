@@ -126,7 +126,7 @@ def what_if(run: Frames, changes: Sequence[str | Change]) -> Answer:
     results = [_replayed(basis, given, share) for share in (0.0, 1.0)]
     if not results[0][0].is_bound:
         results = results[:1]
-    times = [step_time(basis, replay).step_ns for _, replay in results]
+    times = [step_time(basis, replay).step_ns / made.samples for made, replay in results]
     slowest = int(np.argmax(times))
     return Answer(basis, given, before, (min(times), max(times)), *results[slowest])
 
