@@ -80,6 +80,7 @@ class Context:
         prices: Latencies and bandwidths of the run's transfers.
         latency_share: Part of a transfer's time that is taken for latency where it is unknown. With
             0, nothing is assumed in favour of a change.
+        shares: Part of each call's transfer that is latency, as changes have left it; nan if unknown.
         is_bound: True once that part was needed, or the uses of results that are not known.
         changed: Rows of table `comm` that each change has changed.
         num_unknown: Number of calls that a change left alone since the trace lacks what it needs.
@@ -90,6 +91,7 @@ class Context:
     draft: Draft
     prices: Prices
     latency_share: float
+    shares: pd.Series
     is_bound: bool = False
     changed: list[np.ndarray] = field(default_factory=list)
     num_unknown: int = 0
@@ -169,7 +171,9 @@ def changed(
     Raises:
         UsageError: A change names nothing in the run, or contradicts one before it.
     """
-    given = Context(run, Draft(graph), prices_of(run), latency_share)
+    prices, draft = prices_of(run), Draft(graph)
+    shares = pd.Series(prices.latency_share(draft.calls.index), draft.calls.index)
+    given = Context(run, draft, prices, latency_share, shares)
     for change in changes:
         given.changed.append(VERBS[change.verb].apply(given, change))
     rows = np.unique(np.concatenate([*given.changed, np.zeros(0, dtype="int64")]))
@@ -257,9 +261,7 @@ def _merge(given: Context, change: Change) -> np.ndarray:
         return np.zeros(0, dtype="int64")
     every = np.concatenate(found)
     times = np.nan_to_num(given.prices.of_calls["transfer_ns"].loc[every].to_numpy())
-    share = given.prices.latency_share(every)
-    given.is_bound |= bool(np.isnan(share).any())
-    share = np.where(np.isnan(share), given.latency_share, share)
+    share = _latency_shares(given, every)
     first = np.cumsum([0, *map(len, found)])[:-1]
     # Latency once, and the bytes of all of them.
     lengths = np.maximum.reduceat(times * share, first) + np.add.reduceat(times * (1 - share), first)
@@ -300,14 +302,22 @@ def _priced(
     """Give transfers other latencies and bandwidths, by factors or, where known, by amounts."""
     rows = _with_members(given, _rows_of(given, change))
     edges, of = edits.transfers(given.draft, rows)
-    known = given.prices.latency_share(of)
-    given.is_bound |= bool(np.isnan(known).any())
-    share = np.where(np.isnan(known), given.latency_share, known)
+    share = _latency_shares(given, of)
     lengths = given.draft.length[edges]
     of_latency = lengths * share * latency if np.isnan(latency_ns) else latency_ns
     of_bytes = lengths * (1 - share) * moved if np.isnan(busbw) else _moving(given, of, busbw)
-    given.draft.scale(edges, lambda _: of_latency + of_bytes)
+    changed_to = of_latency + of_bytes
+    given.draft.scale(edges, lambda _: changed_to)
+    left = np.divide(of_latency, changed_to, out=share.copy(), where=changed_to > 0)
+    given.shares[of] = left
     return np.unique(of)
+
+
+def _latency_shares(given: Context, rows: np.ndarray) -> np.ndarray:
+    """Return which part of the transfers of calls is latency now."""
+    share = given.shares[rows].to_numpy()
+    given.is_bound |= bool(np.isnan(share).any())
+    return np.where(np.isnan(share), given.latency_share, share)
 
 
 def _moving(given: Context, rows: np.ndarray, busbw: float) -> np.ndarray:

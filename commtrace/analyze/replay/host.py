@@ -28,6 +28,8 @@ from commtrace.analyze.run.frame import Frames
 _COLUMNS = ["rank", "thread", "at", "sort", "row", "tie"]
 _TIES = 8
 """Points of a call at the same instant are in the order of their sorts."""
+_STEP = -(1 << 60)
+"""Steps end and begin after the calls that end at the same instant, and before those that begin."""
 _SPANS = {CALL_END: CALL_BEGIN, WAIT_END: WAIT_BEGIN, SYNC_END: SYNC_BEGIN}
 
 
@@ -108,7 +110,14 @@ def host_points(part: Frames, calls: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values("chain", kind="stable", ignore_index=True)
 
 
-def _points(table: pd.DataFrame, sort: int, thread: str, at: str) -> pd.DataFrame:
+def _points(
+    table: pd.DataFrame, sort: int, thread: str, at: str, since: str = ""
+) -> pd.DataFrame:
+    """Return the begins of spans, or their ends if `since` is the name of their begins."""
+    tie = table["id"] * _TIES + sort
+    if since:
+        # Of spans that end together, the inner one ends first.
+        tie = tie.mask(table[at] > table[since], 2 * _STEP - table["id"])
     return pd.DataFrame(
         {
             "rank": table["rank"],
@@ -116,7 +125,7 @@ def _points(table: pd.DataFrame, sort: int, thread: str, at: str) -> pd.DataFram
             "at": table[at],
             "sort": sort,
             "row": table.index,
-            "tie": table["id"] * _TIES + sort,
+            "tie": tie,
         }
     )[_COLUMNS]
 
@@ -125,9 +134,9 @@ def _of_calls(calls: pd.DataFrame) -> list[pd.DataFrame]:
     waited = calls[calls["wait_begin"] >= 0]
     return [
         _points(calls, CALL_BEGIN, "thread", "begin"),
-        _points(calls, CALL_END, "thread", "end"),
+        _points(calls, CALL_END, "thread", "end", "begin"),
         _points(waited, WAIT_BEGIN, "wait_thread", "wait_begin"),
-        _points(waited, WAIT_END, "wait_thread", "wait_end"),
+        _points(waited, WAIT_END, "wait_thread", "wait_end", "wait_begin"),
     ]
 
 
@@ -147,19 +156,19 @@ def _of_later_waits(part: Frames, calls: pd.DataFrame) -> list[pd.DataFrame]:
     ).set_index(row[known].astype("int64"))  # fmt: skip
     return [
         _points(table, WAIT_BEGIN, "thread", "begin"),
-        _points(table, WAIT_END, "thread", "end"),
+        _points(table, WAIT_END, "thread", "end", "begin"),
     ]
 
 
 def _of_steps(part: Frames) -> list[pd.DataFrame]:
-    """Return begins and ends of steps; an end comes before what happens at the same instant."""
+    """Return begins and ends of steps."""
     steps = part.timed_steps.assign(thread=-1, id=-1)
     steps["begin"], steps["end"] = (
         steps[name] - part.start_ns for name in ("start_ns", "end_ns")
     )
     return [
-        _points(steps, STEP_BEGIN, "thread", "begin"),
-        _points(steps, STEP_END, "thread", "end").assign(tie=-2 * _TIES),
+        _points(steps, STEP_BEGIN, "thread", "begin").assign(tie=_STEP + 1),
+        _points(steps, STEP_END, "thread", "end").assign(tie=_STEP),
     ]
 
 
@@ -173,7 +182,7 @@ def _of_devices(part: Frames) -> list[pd.DataFrame]:
     return [
         _points(kernels, LAUNCH, "thread", "at"),
         _points(syncs, SYNC_BEGIN, "thread", "begin"),
-        _points(syncs, SYNC_END, "thread", "end"),
+        _points(syncs, SYNC_END, "thread", "end", "begin"),
     ]
 
 

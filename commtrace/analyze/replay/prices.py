@@ -34,7 +34,7 @@ class Prices:
 
     of_calls: pd.DataFrame
 
-    def latency_share(self, rows: np.ndarray) -> np.ndarray:
+    def latency_share(self, rows: pd.Index) -> np.ndarray:
         """Return which part of the transfer of each call is latency; nan if unknown."""
         own = self.of_calls.loc[rows]
         moved = own["ns_per_byte"] * own["payload_bytes"].clip(lower=0)
