@@ -229,11 +229,17 @@ def _asynchronous(given: Context, change: Change) -> np.ndarray:
     rows = _rows_of(given, change)
     comm = given.run.calls_at(pd.Index(rows))
     used = _known(comm["result_used_ns"], given.run.start_ns)
-    is_async = comm["is_async"] & (comm["call_ns"] >= 0)
-    issue_ns = float(comm["call_ns"][is_async].median()) if is_async.any() else 0.0
+    issue_ns = _time_to_issue(given.run)
     found = edits.asynchronous(given.draft, rows, used, issue_ns)
     given.num_unknown += int(used.isna().sum())
     return found
+
+
+def _time_to_issue(run: Frames) -> float:
+    """Return the median time to issue an asynchronous call of a run, in ns; 0 without one."""
+    comm = run.comm
+    issued = comm.loc[comm["is_async"] & (comm["call_ns"] >= 0), "call_ns"]
+    return float(issued.median()) if len(issued) else 0.0
 
 
 def _earlier(given: Context, change: Change) -> np.ndarray:
@@ -264,8 +270,10 @@ def _merge(given: Context, change: Change) -> np.ndarray:
     share = _latency_shares(given, every)
     first = np.cumsum([0, *map(len, found)])[:-1]
     # Latency once, and the bytes of all of them.
-    lengths = np.maximum.reduceat(times * share, first) + np.add.reduceat(times * (1 - share), first)
-    edits.merge(given.draft, found, lengths)
+    latency = np.maximum.reduceat(times * share, first)
+    lengths = latency + np.add.reduceat(times * (1 - share), first)
+    last = edits.merge(given.draft, found, lengths)
+    given.shares[last] = np.divide(latency, lengths, out=np.ones(len(last)), where=lengths > 0)
     return every
 
 
