@@ -11,6 +11,8 @@
     overlap where finding=1                both
     merge where source_line=57             calls in a row as one, before a result of them is used
     balance                                no rank is slower than the median of its peers
+    even where step=7                      the same at each of these collectives by itself
+    cores                                  no thread waits for a core
     batch *2                               a step has twice the samples; times are of as many as before
 
 A condition is one of `commtrace table --where`, of table `comm` or, of `compute`, of `ops` or
@@ -345,6 +347,21 @@ def _balance(given: Context, change: Change) -> np.ndarray:
     return work.without_stragglers(given.draft, given.run, ranks)
 
 
+def _even(given: Context, change: Change) -> np.ndarray:
+    return work.evened(given.draft, given.run, _rows_of(given, change))
+
+
+def _cores(given: Context, change: Change) -> np.ndarray:
+    if not (given.run.comm["run_delay_ns"] >= 0).any():
+        raise UsageError(
+            f"cannot make the change {change.text!r}",
+            found="no times without a core in the trace",
+            why="a recording on Linux has them, imported traces do not",
+            attempt="compute *0.9",
+        )
+    return work.with_cores(given.draft, given.run)
+
+
 def _batch(given: Context, change: Change) -> np.ndarray:
     """Let steps have more samples: computation and activations grow, parameters do not."""
     draft, comm = given.draft, given.run.comm
@@ -451,6 +468,11 @@ VERBS: dict[str, Verb] = {
         _merge, (), "merge where source_line=57",
         "calls in a row become one, if no result of them is used in between",
     ),
+    "even": Verb(
+        _even, (), "even where step=7",
+        "no rank computes longer before these collectives than the median of their members",
+    ),
+    "cores": Verb(_cores, (), "cores", "no thread is ready to run without a core"),
     "batch": Verb(
         _batch, (FACTOR,), "batch *2",
         "a step has that many times as many samples; times are for as many as before",

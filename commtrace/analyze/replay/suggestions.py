@@ -17,8 +17,8 @@ from commtrace.analyze.run.matching import mesh_axes
 from commtrace.errors import UsageError
 from commtrace.units import counted, text_of_ranks
 
-REMOVE, MERGE, OVERLAP, HALVE, BALANCE, SHRINK = (
-    "remove", "merge", "overlap", "payload *0.5", "balance", "shrink",
+REMOVE, MERGE, OVERLAP, HALVE, BALANCE, SHRINK, EVEN, CORES = (
+    "remove", "merge", "overlap", "payload *0.5", "balance", "shrink", "even", "cores",
 )  # fmt: skip
 
 CURES = {
@@ -39,7 +39,9 @@ CURES = {
     "serial_receives": OVERLAP,
     "serial_sends": OVERLAP,
     "straggler": BALANCE,
-    "load_imbalance": BALANCE,
+    "load_imbalance": EVEN,
+    "stall": EVEN,
+    "shared_cores": CORES,
 }
 """The change that cures the findings of each rule; the others have none that a replay can make."""
 

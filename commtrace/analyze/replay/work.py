@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.measures.covered import Covered
 from commtrace.analyze.replay.draft import Draft
-from commtrace.analyze.replay.graph import HOST, KERNEL
+from commtrace.analyze.replay.graph import CALL_BEGIN, HOST, KERNEL
 from commtrace.analyze.replay.joins import EVERYBODY
 from commtrace.analyze.run.frame import Frames
 from commtrace.schema import COMPUTE
@@ -67,18 +69,73 @@ def without_stragglers(draft: Draft, run: Frames, ranks: np.ndarray | None = Non
     Returns:
         Rows of the calls before which a rank became faster.
     """
+    calls = _collectives(draft)
+
+    def excess(work: np.ndarray) -> np.ndarray:
+        found = _excess(run, calls, work)
+        return found if ranks is None else np.where(calls["rank"].isin(ranks), found, 0)
+
+    return _with_less_work(draft, run, calls, excess)
+
+
+def evened(draft: Draft, run: Frames, rows: np.ndarray) -> np.ndarray:
+    """Let no member compute longer before some collectives than the median of their members.
+
+    Args:
+        draft: The graph.
+        run: The run.
+        rows: The calls of these collectives; all members count.
+
+    Returns:
+        Rows of the calls before which a rank became faster.
+    """
+    calls = _collectives(draft)
+    match = calls["match"]
+    chosen = match.isin(match.reindex(rows).dropna()).to_numpy()
+
+    def excess(work: np.ndarray) -> np.ndarray:
+        of_peers = pd.Series(work).groupby(match.to_numpy()).transform("median")
+        return np.where(chosen, np.maximum(work - of_peers.to_numpy(), 0), 0)
+
+    return _with_less_work(draft, run, calls, excess)
+
+
+def with_cores(draft: Draft, run: Frames) -> np.ndarray:
+    """Let no thread wait for a core before its calls; return the rows of calls that come earlier."""
+    hosted = draft.points.sort[draft.calls["begin_point"].to_numpy()] == CALL_BEGIN
+    calls = draft.calls[hosted].sort_values(["rank", "begin"], kind="stable")
+    delay = run.calls_at(calls.index)["run_delay_ns"].clip(lower=0).to_numpy()
+    return _with_less_work(draft, run, calls, lambda work: np.minimum(delay, work))
+
+
+def _collectives(draft: Draft) -> pd.DataFrame:
+    """Return the collectives for which all members wait, by rank and time."""
+    calls = draft.calls
+    kept = calls[(calls["needs"] == EVERYBODY) & ~calls.index.isin(draft.removed)]
+    return kept.sort_values(["rank", "begin"], kind="stable")
+
+
+def _with_less_work(
+    draft: Draft,
+    run: Frames,
+    calls: pd.DataFrame,
+    excess_of: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Shorten the work before calls, and return the rows of those that it was shortened for.
+
+    Args:
+        draft: The graph.
+        run: The run.
+        calls: The calls, by rank and time; work counts for the next of them.
+        excess_of: Takes the work before each, in ns, and returns how much less it becomes.
+    """
     edges = computing_edges(draft, run)
-    calls = draft.calls[(draft.calls["needs"] == EVERYBODY) & ~draft.calls.index.isin(draft.removed)]
     if calls.empty or not len(edges):
         return calls.index.to_numpy()[:0]
-    calls = calls.sort_values(["rank", "begin"], kind="stable")
     segment = _next_call(draft, calls, edges)
     has_next = segment >= 0
     work = np.bincount(segment[has_next], draft.length[edges[has_next]], minlength=len(calls))
-    excess = _excess(run, calls, work)
-    if ranks is not None:
-        excess[~calls["rank"].isin(ranks).to_numpy()] = 0
-    factor = 1 - excess / np.where(work > 0, work, 1)
+    factor = 1 - excess_of(work) / np.where(work > 0, work, 1)
     shorter = has_next & (factor[segment] < 1)
     draft.scale(edges[shorter], lambda length: length * factor[segment[shorter]])
     return calls.index.to_numpy()[factor < 1]

@@ -153,6 +153,18 @@ def test_stragglers_become_as_fast_as_the_median_of_their_peers() -> None:
     assert predicted(of_step(70), "balance where rank=1", num=4) == step_ns(programs(of_step(70), 4))
 
 
+def test_work_is_evened_out_at_each_collective_by_itself() -> None:
+    def of_step(late: int) -> Callable[[int, int], Sequence[Any]]:
+        def made(rank: int, number: int) -> Sequence[Any]:
+            # Another rank is late each time, which no rank is regularly.
+            return [Work(100 + late * (rank == number % 4)), Call(f"a{number}", 30)]
+
+        return made
+
+    assert predicted(of_step(90), "balance", num=4) == step_ns(programs(of_step(90), 4))
+    assert predicted(of_step(90), "even", num=4) == step_ns(programs(of_step(0), 4))
+
+
 def test_calls_in_a_row_are_merged_unless_a_result_is_used_between() -> None:
     def latency_and_bytes(num_bytes: int) -> int:
         return 100 + num_bytes
