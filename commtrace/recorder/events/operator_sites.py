@@ -83,7 +83,7 @@ class OperatorSites:
             path, class_name = (place.plain, place.class_name) if place else ("", "")
             row = (
                 where.rank, self._name_of(op), kind.level, where.phase, region, path, class_name,
-                where.thread,
+                where.thread, "", "", -1, -1,
             )  # fmt: skip
             number = self._call_sites.add(key, row, op)
         return number

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.host_event import HostEvent
+from commtrace.recorder.events.later_wait import LaterWait
 from commtrace.recorder.events.observed_value import ObservedValue
 from commtrace.recorder.events.pipeline_action import PipelineAction
 from commtrace.recorder.module_place import ModuleCall
@@ -81,6 +82,10 @@ class Sink(Protocol):
 
     def add_action(self, action: PipelineAction) -> None:
         """Receive a computation of a pipeline stage."""
+        ...
+
+    def add_later_wait(self, wait: LaterWait) -> None:
+        """Receive a wait for a call that has been waited for before."""
         ...
 
     @property
