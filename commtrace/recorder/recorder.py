@@ -180,7 +180,8 @@ class Recorder:
             for buffer in self.buffers:
                 buffer.add(call)
             if self.pending.data_times is not None:
-                self.pending.data_times.issued(call, args, now())
+                sent = collectives.functional_sent
+                self.pending.data_times.issued(call, args, now(), sent)
             if request.input_splits or request.output_splits:
                 self._report_misfit(call)
             # Taken last, so that the recorder's own work is no part of the call's duration.

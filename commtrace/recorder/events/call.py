@@ -125,15 +125,31 @@ class Call:
         """Note when its data had been written; -1 if this is unknown."""
         self.data_ready_ns = at_ns
 
-    def used(self, at_ns: int) -> None:
-        """Note a use of the result by an operator that has ended; only the first use counts.
+    def used(self, at_ns: int, operator: int) -> None:
+        """Note a use of the result by an operator that has ended, or a call; only the first counts.
 
         It precedes the completion only if the call is known to be in progress still: a backend's
         report waits for the interpreter lock, and an operator may have waited for its arguments.
         """
-        if self.result_used_ns < 0:
+        if operator >= 0:
+            self.used_by(operator)
+        if self.result_used_ns < 0 and self.request.is_timed:
             self._ask_whether_complete(at_ns)
             self.result_used_ns = max(at_ns, self.complete_ns)
+
+    def used_by(self, operator: int) -> None:
+        """Note the number of an operator that used the result; only the first counts."""
+        if self.used_by_op_id < 0:
+            self.used_by_op_id = operator
+
+    def sent_by(self, call: Call) -> None:
+        """Note a call of the rank that sends the result; only the first counts."""
+        if self.used_by_call_id < 0:
+            self.used_by_call_id = call.id
+
+    def came_from(self, operator: int, call: int) -> None:
+        """Note the operator that wrote the contents, and the call that they come from."""
+        self.data_op_id, self.data_call_id = operator, call
 
     def overwritten(self, at_ns: int) -> None:
         """Note a write to what the call sends; it counts as a use if it precedes the completion."""
@@ -153,7 +169,8 @@ class Call:
 
     def follow(self, follower: Follower) -> None:
         """Keep what knows which part of the result has been used."""
-        self.follower = follower
+        if self.request.is_timed:
+            self.follower = follower
 
     def expect_uses(self) -> None:
         """Note that operators that use the result will be noted."""
@@ -262,9 +279,11 @@ class Call:
         return self.work is not None and self.work() is None
 
     def may_be_used(self) -> bool:
-        """Return whether it is complete, but operators may use parts of its result that count."""
-        if not self.is_followed or self.complete_ns < 0:
+        """Return whether it is over, but operators may use parts of its result that count."""
+        if not self.is_followed:
             return False
+        if not self.request.is_timed or self.complete_ns < 0:
+            return self.used_by_op_id < 0 and self.used_by_call_id < 0
         return self.follower is None or self.follower.part() == _UNKNOWN
 
     def blocked_ns(self) -> int:
