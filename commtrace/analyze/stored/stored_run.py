@@ -183,6 +183,8 @@ class StoredRun(PartedRun):
             fingerprints=tables["fingerprints"],
             host_events=tables["host_events"],
             pipeline_actions=tables["pipeline_actions"],
+            later_waits=tables["later_waits"],
+            syncs=tables["syncs"],
             communicators=tables["communicators"],
             removed_calls=tables["removed_calls"],
             groups=tables["groups"],
