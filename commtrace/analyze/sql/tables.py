@@ -33,6 +33,8 @@ _ABOUT = {
     "ops": "operators, as recorded",
     "kernels": "work of devices",
     "fingerprints": "sketches and norms of tensors",
+    "later_waits": "further waits for calls",
+    "syncs": "events of streams, and waits for streams and devices",
     "host_events": "compilations, exceptions, pauses and other events of hosts",
     "pipeline_actions": "computations of pipeline stages",
     "communicators": "states of members of communicators",

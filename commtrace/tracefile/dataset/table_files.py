@@ -63,6 +63,7 @@ _TIMES = {
     "ops": ("start_ns", ""),
     "kernels": ("start_ns", ""),
     "fingerprints": ("at_ns", "at_ns"),
+    "syncs": ("at_ns", ""),
 }
 """Columns of the times at which a row of a table begins and ends."""
 
