@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from commtrace.importers.kineto.calls import Op
+from commtrace.torch_names import NOT_KNOWN
 
 
 def operators_of(
@@ -22,9 +23,8 @@ def operators_of(
     """
     threads: dict[int, list[tuple[int, int]]] = {}
     for correlation in correlations:
-        launch = launches.get(correlation)
-        if launch is not None:
-            thread, instant = launch
+        thread, instant = launches.get(correlation, _UNKNOWN)
+        if thread >= 0:
             threads.setdefault(thread, []).append((instant, correlation))
     if not threads:
         return {}
@@ -38,6 +38,9 @@ def operators_of(
         launched.sort()
         _sweep(of_threads[thread], launched, found)
     return found
+
+
+_UNKNOWN = NOT_KNOWN, 0
 
 
 def _sweep(
