@@ -235,7 +235,7 @@ def _syncs(database: _Database) -> Iterator[tuple[int, dict[str, Any], bool]]:
             recorded.setdefault(tuple(event), []).append((correlation, stream))
     for of_event in recorded.values():
         of_event.sort(key=_correlation)
-    for *times, process, context, event, correlation, device, stream, kind in database.rows(
+    for start, end, process, context, event, correlation, device, stream, kind in database.rows(
         *(_SYNCS, "start", "end", "globalPid", "contextId", "eventId", "correlationId"),
         *("deviceId", "streamId", "syncType"),
     ):
@@ -246,7 +246,7 @@ def _syncs(database: _Database) -> Iterator[tuple[int, dict[str, Any], bool]]:
             record, of_stream = of_event[place - 1]
             args |= {"wait_on_stream": of_stream, "wait_on_cuda_event_record_corr_id": record}
         name = _SYNC_TYPES.get(kind, "") if is_int(kind) else ""
-        yield from _event("cuda_sync", name, *times, process, args)
+        yield from _event("cuda_sync", name, start, end, process, args)
 
 
 def _correlation(record: tuple[int, Any]) -> int:

@@ -72,7 +72,7 @@ TITLES = {
     "host_events": "a row per event on the host of a rank",
     "pipeline_actions": "a row per computation of a pipeline stage on a micro-batch",
     "later_waits": "a row per further wait for a call",
-    "syncs": "a row per recorded event and per wait of a stream or of a host, from imported profiles",
+    "syncs": "a row per recorded event, and per wait of a stream or a host, from imported profiles",
     "communicators": "a row per snapshot, member of a communicator and kind of call",
     "removed_calls": "a row per group of a rank whose first calls a ring has replaced",
     "groups": "a row per process group",

@@ -43,9 +43,7 @@ def operators_of(
 _UNKNOWN = NOT_KNOWN, 0
 
 
-def _sweep(
-    ops: Sequence[Op], launched: Sequence[tuple[int, int]], found: dict[int, Op]
-) -> None:
+def _sweep(ops: Sequence[Op], launched: Sequence[tuple[int, int]], found: dict[int, Op]) -> None:
     """Enter the operators around launches of a thread, in order of time."""
     around: list[Op] = []
     place, num = 0, len(ops)

@@ -18,9 +18,9 @@ CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INT NOT NULL, end INT NOT NULL, 
 CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT NOT NULL, end INT NOT NULL, deviceId INT,
     contextId INT, streamId INT, correlationId INT, globalPid INT, demangledName INT NOT NULL,
     shortName INT NOT NULL, gridX INT NOT NULL, gridY INT NOT NULL, gridZ INT NOT NULL);
-CREATE TABLE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION (start INT NOT NULL, end INT NOT NULL, deviceId INT,
-    contextId INT, streamId INT, correlationId INT, globalPid INT, syncType INT NOT NULL,
-    eventId INT NOT NULL, eventSyncId INT NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION (start INT NOT NULL, end INT NOT NULL,
+    deviceId INT, contextId INT, streamId INT, correlationId INT, globalPid INT,
+    syncType INT NOT NULL, eventId INT NOT NULL, eventSyncId INT NOT NULL);
 CREATE TABLE CUPTI_ACTIVITY_KIND_CUDA_EVENT (deviceId INT, contextId INT, streamId INT,
     correlationId INT, globalPid INT, eventId INT NOT NULL, eventSyncId INT NOT NULL);
 CREATE TABLE NVTX_EVENTS (start INT NOT NULL, end INT, eventType INT NOT NULL, rangeId INT,
@@ -137,7 +137,8 @@ def add_waits(path: Path, process: Process, *, are_recorded: bool = True) -> Non
         for correlation, stream, kind in waits:
             start = starts[correlation]
             base.execute(
-                "INSERT INTO CUPTI_ACTIVITY_KIND_SYNCHRONIZATION VALUES (?, ?, ?, 1, ?, ?, ?, ?, ?, 0)",
+                "INSERT INTO CUPTI_ACTIVITY_KIND_SYNCHRONIZATION VALUES "
+                "(?, ?, ?, 1, ?, ?, ?, ?, ?, 0)",
                 [start + 500, start + 1500, process.device, stream, correlation, global_pid, kind,
                  4 if kind == 2 else 0],
             )  # fmt: skip

@@ -11,7 +11,14 @@ import pytest
 from commtrace.analyze import CATALOG, Frames, load
 from commtrace.errors import NotATraceError, TraceError
 from commtrace.importers import import_trace
-from tests.commtrace.importers.nsys_exports import EPOCH_NS, GEMM, Call, Process, add_waits, write_export
+from tests.commtrace.importers.nsys_exports import (
+    EPOCH_NS,
+    GEMM,
+    Call,
+    Process,
+    add_waits,
+    write_export,
+)
 
 CALLS = [Call(ts=0), Call(ts=500, function="AllGather", size=64)]
 

@@ -149,10 +149,14 @@ class DeviceProgram:
         if not self._recorded:
             return
         place = self._chance.choice(PLACES)
-        of_event, record, event = self._awaited(place[0])
-        sync = Sync("stream_wait", self._now, CALL_US, self._thread(), *place, event.work)
+        of_event, record, event = self._chance.choice([*self._recorded.values()])
+        sync = Sync("stream_wait", self._now, CALL_US, self._thread(), *place)
         correlation = self._call("cudaStreamWaitEvent", sync)
-        self._enter("Stream Wait Event", sync, place, correlation, of_event[1], record)
+        if of_event[0] == place[0]:
+            sync.work, event.is_awaited = event.work, True
+            self._enter("Stream Wait Event", sync, place, correlation, of_event[1], record)
+        else:  # the profiler looks for the event in the context of the waiting stream
+            self._enter("Stream Wait Event", sync, place, correlation)
         if event.work is not None:
             self._queues[place].free = max(self._queues[place].free, event.work.end)
         self.syncs.append(sync)
@@ -160,7 +164,8 @@ class DeviceProgram:
     def _event_sync(self) -> None:
         if not self._recorded:
             return
-        of_event, record, event = self._awaited(None)
+        of_event, record, event = self._chance.choice([*self._recorded.values()])
+        event.is_awaited = True
         sync = Sync("event_sync", self._now, CALL_US, self._thread(), *of_event, event.work)
         self._host_waits(sync, [event.work])
         correlation = self._call("cudaEventSynchronize", sync)
@@ -189,10 +194,10 @@ class DeviceProgram:
     def _query(self) -> None:
         """Ask for the state of an event, which the profiler enters as a wait."""
         sync = Sync("", self._now, CALL_US, self._thread())
-        self._enter("Event Sync", sync, (0, -1), self._call("cudaEventQuery", sync), 7, 1001)
+        self._enter("Event Sync", sync, (0, -1), self._call("cudaEventQuery", sync), 7, 5)
 
     def _wait_for_earlier(self) -> None:
-        """Wait for an event that was recorded before the profiled period."""
+        """Let a stream wait for an event that was recorded before the profiled period."""
         place = self._chance.choice(PLACES)
         sync = Sync("stream_wait", self._now, CALL_US, self._thread(), *place)
         correlation = self._call("cudaStreamWaitEvent", sync)
@@ -203,14 +208,6 @@ class DeviceProgram:
 
     def _thread(self) -> int:
         return self._chance.choice(THREADS)
-
-    def _awaited(self, device: int | None) -> tuple[tuple[int, int], int, Sync]:
-        """Return a recorded event, by preference of a device."""
-        events = [*self._recorded.values()]
-        near = [each for each in events if device is None or each[0][0] == device]
-        found = self._chance.choice(near or events)
-        found[2].is_awaited = True
-        return found
 
     def _host_waits(self, sync: Sync, works: list[Any]) -> None:
         end = max([work.end for work in works if work is not None], default=0)

@@ -114,7 +114,7 @@ def test_a_stream_waits_for_the_kernel_before_the_event(tmp_path: Path) -> None:
     assert rows(imported(tmp_path, two_streams())) == [EVENT, WAIT]
 
 
-HOSTILE = [None, "71", "", True, 1.5, -5, 1 << 80, [71], {"a": 71}]
+HOSTILE = [None, "x71", "", True, 1.5, -5, 1 << 80, [71], {"a": 71}]
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=repr)
@@ -133,8 +133,6 @@ def test_a_field_of_another_type_or_size_is_unknown(
     profile = two_streams()
     (record,) = [each for each in profile.events if each["cat"] == "cuda_sync"]
     record["args"][field] = value
-    if value in ("71", ) and field != "wait_on_cuda_event_record_corr_id":
-        return  # a number in text, as early releases have it
     assert rows(imported(tmp_path, profile)) == expected
 
 
