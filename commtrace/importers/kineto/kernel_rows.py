@@ -50,6 +50,7 @@ def kernel_rows(
     places = {id(call): place for place, call in enumerate(joined.calls)}
     calls = dict(zip(map(id, found.kernels), joined.of_kernels, strict=True))
     around = operators_of(ops, found.launches, [work.correlation for work in works])
+    names = {device: device_name(device) for device in {work.device for work in works}}
     rows = []
     for number, work in enumerate(works):
         call = calls.get(id(work))
@@ -67,7 +68,7 @@ def kernel_rows(
                 id=number,
                 category=work.category,
                 name=work.name,
-                device=device_name(work.device),
+                device=names[work.device],
                 stream=work.stream,
                 start_ns=work.start + epoch,
                 duration_ns=work.end - work.start,

@@ -13,15 +13,15 @@ Used by `sync_rows`.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from commtrace.importers.intervals import Intervals
 from commtrace.torch_names import NOT_KNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class Launched:
+# A tuple, since a profile has many.
+class Launched(NamedTuple):
     """Work of a stream.
 
     Attributes:
@@ -49,19 +49,14 @@ class LaunchOrder:
         """Latest instant of the launch, correlation and number of the work."""
         doubts: list[tuple[int, int]] = []
         for stream in streams:
-            behind = _FAR
-            latest: list[int] = []
-            for work in reversed(stream):
-                behind = min(behind, work.start if work.launch is None else work.launch)
-                latest.append(behind)
-            before = -_FAR
-            for work, last in zip(stream, reversed(latest), strict=True):
-                if work.launch is None:
-                    self._order.append((last, NOT_KNOWN, work.number))
-                    doubts.append((before, last))
-                else:
-                    before = max(before, work.launch)
-                    self._order.append((work.launch, work.correlation, work.number))
+            self._order += [
+                (launch, correlation, number)
+                for number, _, launch, correlation in stream
+                if launch is not None
+            ]
+            for number, before, last in _bounds(stream):
+                self._order.append((last, NOT_KNOWN, number))
+                doubts.append((before, last))
         self._order.sort()
         self._doubts = Intervals([each for each in doubts if each[0] < each[1]])
 
@@ -76,6 +71,23 @@ class LaunchOrder:
         if not place or self._doubts.covers(instant):
             return NOT_KNOWN
         return self._order[place - 1][2]
+
+
+def _bounds(stream: Sequence[Launched]) -> Iterator[tuple[int, int, int]]:
+    """Yield the work of unknown launch, and the earliest and latest instant of its launch."""
+    if all([work.launch is not None for work in stream]):
+        return
+    behind = _FAR
+    latest: list[int] = []
+    for work in reversed(stream):
+        behind = min(behind, work.start if work.launch is None else work.launch)
+        latest.append(behind)
+    before = -_FAR
+    for work, last in zip(stream, reversed(latest), strict=True):
+        if work.launch is None:
+            yield work.number, before, last
+        else:
+            before = max(before, work.launch)
 
 
 _FAR = 1 << 62

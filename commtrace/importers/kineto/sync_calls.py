@@ -17,8 +17,8 @@ them, and `sync_rows`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from commtrace.schema import DEVICE_SYNC, EVENT_RECORD, EVENT_SYNC, STREAM_SYNC, STREAM_WAIT
 
@@ -42,8 +42,8 @@ _FUNCTION = re.compile(r"(?:cuda|cu|hip|musa|mu)([A-Z][A-Za-z]*)(?:_(?:ptsz|ptds
 _COPYING = re.compile(r"(?:cuda|cu|hip|musa|mu)Memcpy(?!.*Batch)\w*")
 
 
-@dataclass(frozen=True, slots=True)
-class SyncCall:
+# Tuples, since a profile has many.
+class SyncCall(NamedTuple):
     """A call on the host, in ns of the rank's clock; its correlation is -1 if unknown."""
 
     kind: str
@@ -53,8 +53,7 @@ class SyncCall:
     correlation: int
 
 
-@dataclass(frozen=True, slots=True)
-class SyncRecord:
+class SyncRecord(NamedTuple):
     """The profiler's record of a wait; what it does not state is -1.
 
     Attributes:

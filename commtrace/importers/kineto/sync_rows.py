@@ -15,7 +15,7 @@ earlier than the copy was complete. Used by `rows`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from commtrace.importers.kineto.launch_order import Launched, LaunchOrder
 from commtrace.importers.kineto.spans import Gathered, Work
@@ -31,8 +31,7 @@ from commtrace.schema import DEVICE_SYNC, EVENT_RECORD, EVENT_SYNC, MEMCPY, STRE
 from commtrace.torch_names import NOT_KNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(NamedTuple):
     """A row of table `syncs`, in ns of the rank's clock."""
 
     kind: str
