@@ -353,7 +353,7 @@ KERNELS = (
     Column("launch_ns", int, INSTANT, "when the host began to launch it", 4),
     Column("call_id", int, "", "id of its call in table `comm`, on the same rank", 4),
     Column("op_id", int, "", "id of its operator in table `ops`, on the same rank", 13),
-    Column("op", str, "", "operator that launched it, `aten::mm`", 13, title="Operator"),
+    Column("op", str, "", "operator that launched it, `aten.mm`", 13, title="Operator"),
     Column("thread", int, "", "native id of the thread that launched it", 13),
 )  # fmt: skip
 

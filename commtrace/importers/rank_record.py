@@ -29,7 +29,7 @@ from commtrace.tracefile.trace import StringTable, table_of
 class RankRecord:
     """A rank: rows of the tables and facts about it; groups by the names it uses.
 
-    Operators and kernels are many, and are tables at once, with their strings in `strings`.
+    Operators, kernels and waits are many, and are tables at once, with their strings in `strings`.
 
     Attributes:
         backend: The backend of groups whose own is unknown.
@@ -43,6 +43,7 @@ class RankRecord:
     comm: list[Any] = field(default_factory=list)
     ops: Mapping[str, Any] = field(default_factory=dict)
     kernels: Mapping[str, Any] = field(default_factory=dict)
+    syncs: Mapping[str, Any] = field(default_factory=dict)
     strings: StringTable = field(default_factory=lambda: StringTable([""]))
     steps: list[Any] = field(default_factory=list)
     communicators: list[Any] = field(default_factory=list)
@@ -71,8 +72,8 @@ class RankRecord:
             "groups": list(self.groups.values()),
         }
         tables = {name: table_of(name, rows.get(name, ()), self.strings) for name in TABLES}
-        tables |= {"ops": dict(self.ops)} if self.ops else {}
-        tables |= {"kernels": dict(self.kernels)} if self.kernels else {}
+        whole = {"ops": self.ops, "kernels": self.kernels, "syncs": self.syncs}
+        tables |= {name: dict(table) for name, table in whole.items() if table}
         facts = {
             "rank": self.rank,
             "host": self.host,

@@ -126,7 +126,7 @@ def of_ranks(run: Frames, ranks: Collection[int] | None = None) -> Excerpt:
 
 
 def _num_rows_of_ranks(part: Frames, ranks: tuple[int, ...] | None) -> int:
-    tables = (part.comm, part.ops, part.kernels)
+    tables = (part.comm, part.ops, part.kernels, part.syncs)
     if ranks is None:
         return sum(map(len, tables))
     return sum(int(table["rank"].isin(ranks).sum()) for table in tables)

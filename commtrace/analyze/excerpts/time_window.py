@@ -160,27 +160,27 @@ def _num_beside(part: Frames, *stretches: Stretch) -> int:
 
 
 def _beside(part: Frames, *stretches: Stretch) -> tuple[pd.DataFrame, ...]:
-    """Return operators and fingerprints of the first stretch, kernels and syncs of the second."""
+    """Return operators, fingerprints and waits of the first stretch, and kernels of the second."""
     in_ops, in_kernels, in_values, in_syncs = _masks_beside(part, *stretches)
     tables = part.ops[in_ops].copy(), chosen(part.kernels, in_kernels)
-    return *tables, part.fingerprints[in_values].copy(), part.syncs[in_syncs].copy()
+    return *tables, part.fingerprints[in_values].copy(), chosen(part.syncs, in_syncs)
 
 
 def _masks_beside(part: Frames, stretch: Stretch, of_kernels: Stretch) -> tuple[pd.Series, ...]:
-    """Return masks of operators, kernels (also the next of each stream), fingerprints and syncs."""
+    """Return masks of operators, kernels (also the next of each stream), fingerprints and waits."""
     ops, kernels = part.ops, part.kernels
     first, last = stretch
     in_ops = (ops["start_ns"] < last) & (ops["start_ns"] + ops["duration_ns"] > first)
     at = part.fingerprints["at_ns"]
     in_values = (at >= first) & (at < last)
+    begin = part.syncs["at_ns"]
+    in_syncs = (begin < last) & (begin + part.syncs["duration_ns"] > first)
     first, last = of_kernels
     start = kernels["start_ns"]
     touches = (start < last) & (start + kernels["duration_ns"] > first)
     later = kernels[start >= last].sort_values("start_ns", kind="stable")
     follows = later.drop_duplicates(["rank", "device", "stream"]).index
     in_kernels = touches | pd.Series(kernels.index.isin(follows), index=kernels.index)
-    at = part.syncs["at_ns"]
-    in_syncs = (at < last) & (at + part.syncs["duration_ns"] > first)
     return in_ops, in_kernels, in_values, in_syncs
 
 

@@ -311,8 +311,16 @@ class StoredRun(PartedRun):
     @cached_property
     def fingerprints(self) -> pd.DataFrame:  # type: ignore[override] - read on demand
         """Table `fingerprints` of all ranks, without the other tables of events."""
-        columns = {"fingerprints": [column.name for column in TABLES["fingerprints"]]}
-        return tables_of(self.dataset.trace(columns=columns))[1]["fingerprints"]
+        return self._alone("fingerprints")
+
+    @cached_property
+    def syncs(self) -> pd.DataFrame:  # type: ignore[override] - read on demand
+        """Table `syncs` of all ranks, without the other tables of events."""
+        return self._alone("syncs")
+
+    def _alone(self, name: str) -> pd.DataFrame:
+        columns = {name: [column.name for column in TABLES[name]]}
+        return tables_of(self.dataset.trace(columns=columns))[1][name]
 
     @cached_property
     def _whole(self) -> Mapping[str, pd.DataFrame]:

@@ -15,8 +15,9 @@ from commtrace.event import (
     OpEvent,
     RankRow,
     StepRow,
+    SyncRow,
 )
-from commtrace.schema import COMMUNICATION, COMPUTE, MEMCPY, MEMSET, NUM_SKETCHES
+from commtrace.schema import COMMUNICATION, COMPUTE, MEMCPY, MEMSET, NUM_SKETCHES, STREAM_SYNC
 from commtrace.tracefile import Trace, trace_of_rows
 
 START_NS = 1_700_000_000_000_000_000
@@ -49,6 +50,14 @@ def kernel(**columns: Any) -> Any:
         columns["launch_ns"] = START_NS + columns.pop("launched")
     known = {"rank": 0, "category": COMPUTE, "name": "gemm", "device": "cuda:0", "stream": 7}
     return KernelRow(**(known | {"start_ns": start} | columns))
+
+
+def sync(**columns: Any) -> Any:
+    """A wait for a device; `at` and `until` are relative to the run's start."""
+    start = START_NS + columns.pop("at")
+    columns["duration_ns"] = START_NS + columns.pop("until") - start
+    known = {"rank": 0, "kind": STREAM_SYNC, "device": "cuda:0", "stream": 7, "thread": 1}
+    return SyncRow(**(known | {"at_ns": start} | columns))
 
 
 def rank_row(rank: int, **columns: Any) -> Any:
