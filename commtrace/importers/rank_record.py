@@ -47,7 +47,6 @@ class RankRecord:
     strings: StringTable = field(default_factory=lambda: StringTable([""]))
     steps: list[Any] = field(default_factory=list)
     communicators: list[Any] = field(default_factory=list)
-    syncs: list[Any] = field(default_factory=list)
     later_waits: list[Any] = field(default_factory=list)
     groups: dict[str, Any] = field(default_factory=dict)
     messages: dict[int, tuple[int, int, int]] = field(default_factory=dict)
@@ -67,7 +66,6 @@ class RankRecord:
             "comm": self.comm,
             "steps": self.steps,
             "communicators": self.communicators,
-            "syncs": self.syncs,
             "later_waits": self.later_waits,
             "groups": list(self.groups.values()),
         }

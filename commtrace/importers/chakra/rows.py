@@ -129,8 +129,8 @@ class _NodeReader:
             self._add(node, is_own)
         record, rows = self._record, self._rows
         record.comm = sorted(rows["comm"], key=lambda call: call.id)
-        record.syncs, record.later_waits = rows["syncs"], rows["later_waits"]
-        for name in ("ops", "kernels"):
+        record.later_waits = rows["later_waits"]
+        for name in ("ops", "kernels", "syncs"):
             ordered = sorted(rows[name], key=lambda row: row.id)
             setattr(record, name, table_of(name, ordered, record.strings))
         record.steps = self._steps()
