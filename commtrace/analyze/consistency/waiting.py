@@ -176,9 +176,7 @@ def _hanging(frames: Frames, hosts: frozenset[int]) -> pd.DataFrame:
     if not is_open.any():  # before further columns of a stored run are read
         return _NOBODY_HANGS
     # By thread, since another thread of the rank may still make calls.
-    last_of_thread = pd.Index(
-        comm[["rank", "thread", "id"]].groupby(["rank", "thread"], sort=False)["id"].idxmax()
-    )
+    last_of_thread = pd.Index(comm.groupby(["rank", "thread"], sort=False)["id"].idxmax())
     calls = comm[is_open]
     is_last, is_on_host = calls.index.isin(last_of_thread), calls["rank"].isin(hosts)
     is_async = calls["is_async"] & (calls["call_ns"] >= 0)

@@ -5,6 +5,8 @@ An analysis uses few of the columns of table `comm`. A `LazyTable` is a DataFram
     table["issue_ns"]             reads this column
     table[["rank", "id"]]         reads these columns, at once
     table[mask], table.loc[rows]  read nothing yet: the result is such a table of some rows
+    table.assign(name=values)     reads nothing yet, either
+    table.groupby("group")        reads the keys, and the columns that are asked for
     anything else                 reads all columns
 
 so that analyses are written as for any DataFrame. It cannot be modified.
@@ -12,11 +14,12 @@ so that analyses are written as for any DataFrame. It cannot be modified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.extensions import ExtensionArray
 
 from commtrace.analyze.run.frame import categorical
 from commtrace.tracefile import StringColumn
@@ -127,10 +130,33 @@ class LazyTable(pd.DataFrame):
 
         return LazyTable(self._names, self._labels[places], read)
 
+    def assign(self, **columns: Any) -> pd.DataFrame:
+        """Return the table with further columns."""
+        if not all(
+            isinstance(e, (pd.Series, np.ndarray, ExtensionArray)) for e in columns.values()
+        ):
+            return self._table.assign(**columns)
+        added = pd.DataFrame(columns, index=self._labels)
+        names = tuple(dict.fromkeys((*self._names, *columns)))
+
+        def read(names: Sequence[str]) -> Mapping[str, Any]:
+            known = self._read_once([name for name in names if name not in added])
+            return {name: (added if name in added else known)[name].array for name in names}
+
+        return LazyTable(names, self._labels, read)
+
     @property
     def loc(self) -> Any:  # type: ignore[override] - by labels or a mask
         """Rows by their labels or by a mask, and columns."""
         return _LazyRows(self)
+
+    def groupby(self, by: Any, **options: Any) -> Any:  # type: ignore[override] - of columns
+        """Return groups of rows by the values of columns or Series."""
+        keys = [by] if isinstance(by, (str, pd.Series)) else by
+        names = [each for each in keys if isinstance(each, str)]
+        if set(names) <= set(self._names):
+            return _LazyGroups(self, by, names, options)
+        return self._table.groupby(by, **options)
 
 
 class _LazyRows:
@@ -153,3 +179,25 @@ class _LazyRows:
         else:
             return table._table.loc[key]
         return chosen if columns is None else chosen[columns]
+
+
+class _LazyGroups:
+    """`groupby` of a lazy table: the groups as lazy tables, or operations on some columns."""
+
+    def __init__(self, table: LazyTable, by: Any, names: list[str], options: Any) -> None:
+        self._table, self._by, self._names, self._options = table, by, names, options
+
+    def _of(self, columns: Sequence[str]) -> Any:
+        chosen = [*dict.fromkeys((*self._names, *columns))]
+        return self._table[chosen].groupby(self._by, **self._options)
+
+    def __iter__(self) -> Iterator[tuple[Any, LazyTable]]:
+        for key, rows in self._of(()):
+            yield key, self._table._at(self._table.index.get_indexer(rows.index))
+
+    def __getitem__(self, columns: Any) -> Any:
+        return self._of([columns] if isinstance(columns, str) else columns)[columns]
+
+    def __getattr__(self, name: str) -> Any:
+        of_keys = name in ("size", "ngroup", "cumcount", "groups", "indices", "ngroups")
+        return getattr(self._of(() if of_keys else [*map(str, self._table.columns)]), name)

@@ -76,7 +76,7 @@ def _of_part(frames: Frames) -> tuple[pd.DataFrame, pd.Series]:
     recorded = recorded_ns(frames).reindex(index)
     table.insert(0, "rank", index)
     table.insert(1, "host", ranks["host"].astype(object).reindex(index).fillna(""))
-    table.insert(2, "num_calls", comm["rank"].value_counts().reindex(index, fill_value=0))
+    table.insert(2, "num_calls", comm.groupby("rank").size().reindex(index, fill_value=0))
     table["num_untimed"] = num_unknown(comm["blocked_ns"], comm["rank"], index)
     blocked = table["blocked_ns"].astype("float64")
     table["share"] = blocked.where(blocked >= 0) / recorded.where(recorded > 0).astype("float64")

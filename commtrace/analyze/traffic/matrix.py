@@ -75,8 +75,8 @@ def _of_ranks(frames: Frames) -> pd.DataFrame:
 
 def _by_split(comm: pd.DataFrame, towards: pd.DataFrame) -> pd.DataFrame:
     """Return the bytes of all-to-alls with splits, by group, source and target."""
-    by = ["group", "rank", "input_splits"]
-    calls = comm[comm["input_splits"] != ""][by].groupby(by, observed=True).size()
+    comm = comm[comm["input_splits"] != ""]
+    calls = comm.groupby(["group", "rank", "input_splits"], observed=True).size()
     calls = calls.rename("num_calls").reset_index().astype({"group": object})
     sizes = {text: text.split(",") for text in set(calls["input_splits"])}
     parts = calls.assign(wire_bytes=calls["input_splits"].astype(object).map(sizes))
