@@ -19,10 +19,7 @@ from commtrace.analyze.pipelines.stages import STAGES
 from commtrace.analyze.replay.whatif import WHATIF
 from commtrace.analyze.run.analysis import Analysis
 from commtrace.analyze.traffic.bandwidth import BANDWIDTH
-from commtrace.analyze.traffic.by_kind import BY_KIND
 from commtrace.analyze.traffic.by_module import BY_MODULE
-from commtrace.analyze.traffic.by_op import BY_OP
-from commtrace.analyze.traffic.by_phase import BY_PHASE
 from commtrace.analyze.traffic.by_place import FLAT
 from commtrace.analyze.traffic.by_rank import BY_RANK
 from commtrace.analyze.traffic.by_step import BY_STEP
@@ -41,7 +38,7 @@ from commtrace.analyze.waits.wait_states import WAIT_STATES
 CATALOG: dict[str, Analysis] = {
     analysis.name: analysis
     for analysis in (
-        *(BY_KIND, BY_MODULE, BY_OP, *FLAT, BY_PHASE, BY_STEP, BY_RANK),
+        *(FLAT[0], BY_MODULE, *FLAT[1:], BY_STEP, BY_RANK),
         *(
             OVERLAP,
             OVERLAP_LOST,

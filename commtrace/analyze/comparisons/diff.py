@@ -166,7 +166,7 @@ def _of_part(
 
 def _names_of_groups(part: Frames) -> pd.Series:
     """Return the mesh axis of each call's group, or the group's name if it has none."""
-    comm = with_group_facts(part)
+    comm = with_group_facts(part, ["group"])
     axis = comm["mesh_axis"].astype(object)
     return axis.where(axis != "", comm["group"].astype(object)).rename("group")
 

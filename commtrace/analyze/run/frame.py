@@ -284,7 +284,7 @@ def _frame(table: Mapping[str, Sequence[Any]], columns: Sequence[Column]) -> pd.
 def values_of(values: Sequence[Any], of_type: type) -> Any:
     """Return the values of a column as an array, or strings as a categorical."""
     if isinstance(values, StringColumn):
-        return _categorical(values)
+        return categorical(values)
     if of_type is str:
         return pd.Categorical([encodable(str(value)) for value in values])
     # A copy of a large column takes longer than reading it.
@@ -309,12 +309,15 @@ def texts_of(values: pd.Series, text_of: Callable[[str], str]) -> pd.Series:
     return pd.Series(pd.Categorical.from_codes(codes, dtype=dtype, validate=False), values.index)
 
 
-def _categorical(column: StringColumn) -> Any:
+def categorical(column: StringColumn) -> Any:
     """Convert to a categorical of the strings that occur in the column, in sorted order."""
     codes = np.asarray(column.codes, dtype="int64")
     # All columns of a file share its strings, so some of them do not occur in this one.
     used = np.flatnonzero(np.bincount(codes, minlength=len(column.strings))).tolist()
-    texts = {code: encodable(str(column.strings[code])) for code in used}
+    texts = {code: column.strings[code] for code in used}
+    for code, text in texts.items():
+        if not text.isascii():
+            texts[code] = encodable(text)
     # Two strings may have the same text once they are escaped.
     names = sorted(set(texts.values()))
     places = {name: place for place, name in enumerate(names)}
