@@ -248,7 +248,7 @@ def sent_buffers(place: Place) -> Step:
 def in_float32(place: Place) -> Step:
     """Parameters are gathered in 32 bits, or in 16."""
     of_types = {
-        dtype: (torch.ones(16 * MIB, dtype=dtype), torch.empty(place.size * 16 * MIB, dtype=dtype))
+        dtype: (torch.ones(6 * MIB, dtype=dtype), torch.empty(place.size * 6 * MIB, dtype=dtype))
         for dtype in (torch.float32, torch.bfloat16)
     }
     few = torch.ones(256)

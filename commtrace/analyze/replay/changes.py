@@ -41,6 +41,7 @@ from commtrace.units import bytes_per_s_of_text
 
 AXIS = Column("mesh_axis", str, "", "axis of the DeviceMesh that owns the group")
 FINDING = "finding"
+OBJECTS = "objects"
 _FORM = re.compile(r"\s*(\w+)\s*(.*?)\s*(?:\bwhere\b\s*(.*))?", re.DOTALL | re.IGNORECASE)
 _FACTOR = re.compile(r"([*×x/])\s*(\d+(?:\.\d+)?(?:e-?\d+)?)")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)")
@@ -77,7 +78,7 @@ class Context:
         run: The run.
         draft: The graph that is changed.
         prices: Latencies and bandwidths of the run's transfers.
-        latency_share: Part of a transfer's time that is taken for latency where it is unknown.
+        latency_share: Place of the latency between its bounds, from 0 to 1, where it is unknown.
         is_bound: True once that part was needed.
         changed: Rows of table `comm` that each change has changed.
         num_unknown: Number of calls that a change left alone since the trace lacks what it needs.
@@ -158,7 +159,7 @@ def changed(
         run: The run.
         graph: Its graph of work.
         changes: The changes.
-        latency_share: Part of a transfer's time that is taken for latency where it is unknown.
+        latency_share: Place of the latency between its bounds, from 0 to 1, where it is unknown.
 
     Raises:
         UsageError: A change names nothing in the run, or contradicts one before it.
@@ -212,7 +213,11 @@ def _with_members(given: Context, rows: np.ndarray) -> np.ndarray:
 
 
 def _remove(given: Context, change: Change) -> np.ndarray:
-    return edits.remove(given.draft, _with_members(given, _rows_of(given, change)))
+    removed = edits.remove(given.draft, _with_members(given, _rows_of(given, change)))
+    # A collective of objects has two calls, of sizes and of data, and pickles in between.
+    carries = given.run.calls_at(pd.Index(removed))["carries"]
+    edits.remove_between(given.draft, removed[(carries == OBJECTS).to_numpy()])
+    return removed
 
 
 def _asynchronous(given: Context, change: Change) -> np.ndarray:
@@ -251,9 +256,8 @@ def _merge(given: Context, change: Change) -> np.ndarray:
         return np.zeros(0, dtype="int64")
     every = np.concatenate(found)
     times = given.prices.of_calls["transfer_ns"].loc[every].to_numpy()
-    share = given.prices.latency_share(every)
-    given.is_bound |= bool(np.isnan(share).any())
-    share = np.where(np.isnan(share), given.latency_share, share)
+    share, is_known = given.prices.latency_share(every, given.latency_share)
+    given.is_bound |= not is_known.all()
     first = np.cumsum([0, *map(len, found)])[:-1]
     # Latency once, and the bytes of all of them.
     lengths = np.maximum.reduceat(times * share, first) + np.add.reduceat(times * (1 - share), first)
@@ -294,9 +298,8 @@ def _priced(
     """Give transfers other latencies and bandwidths, by factors or, where known, by amounts."""
     rows = _with_members(given, _rows_of(given, change))
     edges, of = edits.transfers(given.draft, rows)
-    known = given.prices.latency_share(of)
-    given.is_bound |= bool(np.isnan(known).any())
-    share = np.where(np.isnan(known), given.latency_share, known)
+    share, is_known = given.prices.latency_share(of, given.latency_share)
+    given.is_bound |= not is_known.all()
     lengths = given.draft.length[edges]
     of_latency = lengths * share * latency if np.isnan(latency_ns) else latency_ns
     of_bytes = lengths * (1 - share) * moved if np.isnan(busbw) else _moving(given, of, busbw)
@@ -315,10 +318,13 @@ def _moving(given: Context, rows: np.ndarray, busbw: float) -> np.ndarray:
 
 
 def _balance(given: Context, change: Change) -> np.ndarray:
-    ranks = None
-    if change.rows is not None or change.where:
-        ranks = np.unique(given.run.calls_at(pd.Index(_rows_of(given, change)))["rank"])
-    return work.without_stragglers(given.draft, given.run, ranks)
+    if change.rows is None and not change.where:
+        return work.without_stragglers(given.draft, given.run)
+    rows = _rows_of(given, change)
+    if change.rows is not None:  # of a finding: all work of its ranks
+        calls = given.draft.calls
+        rows = calls.index[calls["rank"].isin(calls["rank"].reindex(rows))].to_numpy()
+    return work.without_stragglers(given.draft, given.run, rows)
 
 
 _OF_HOST = {"rank", "step", "phase", "module", "module_class", "region", "op", "level"}

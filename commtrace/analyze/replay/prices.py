@@ -1,8 +1,8 @@
 """Time of transfers by their size: latency + bytes / bandwidth, as the run's own transfers show it.
 
 The transfers of a kind in groups of equal size and axis are fitted, as medians by size. Without
-two sizes that differ by a factor of `LEAST_RATIO`, only a bound is known: all of the time, or none
-of it, is latency.
+two sizes that differ by a factor of `LEAST_RATIO`, only bounds are known: all of the time is latency,
+or the bytes take as long as over links of `LEAST_BYTES_PER_S`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from commtrace.analyze.run.matching import mesh_axes
 LEAST_RATIO = 4.0
 """Ratio of the largest to the smallest size from which latency and bandwidth are told apart."""
 
+LEAST_BYTES_PER_S = 125e6
+"""Least bandwidth of the links of a run: 1 Gbit/s."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
@@ -34,12 +37,22 @@ class Prices:
 
     of_calls: pd.DataFrame
 
-    def latency_share(self, rows: np.ndarray) -> np.ndarray:
-        """Return which part of the transfer of each call is latency; nan if unknown."""
+    def latency_share(self, rows: np.ndarray, place: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return which part of the transfer of each call is latency, and if that is known.
+
+        Args:
+            rows: The calls.
+            place: Place between the bounds where it is unknown: 0 for the least latency, 1 for the
+                most.
+        """
         own = self.of_calls.loc[rows]
-        moved = own["ns_per_byte"] * own["payload_bytes"].clip(lower=0)
+        size, time = own["payload_bytes"].clip(lower=0), own["transfer_ns"]
+        moved = own["ns_per_byte"] * size
         total = own["latency_ns"] + moved
-        return (own["latency_ns"] / total.where(total > 0)).to_numpy()
+        known = own["latency_ns"] / total.where(total > 0)
+        least = (1 - size * (1e9 / LEAST_BYTES_PER_S) / time.where(time > 0)).clip(lower=0).fillna(0)
+        share = known.fillna(least + place * (1 - least))
+        return share.to_numpy(), known.notna().to_numpy()
 
 
 @cached_per_run
