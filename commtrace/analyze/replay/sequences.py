@@ -45,27 +45,23 @@ def sequences(
     last = _last_mergeable(table)
     numbers = _sequence_numbers(last)
     table["sequence"] = table["match"].map(numbers)
-    found = [
-        own["row"].to_numpy()
-        for _, own in table.groupby(["rank", "sequence"], sort=True)
-        if len(own) > 1
-    ]
-    return found, int((used < 0).sum())
+    table = table.sort_values(["rank", "sequence"], kind="stable")
+    begins = table[["rank", "sequence"]].diff().ne(0).any(axis=1).to_numpy()
+    pieces = np.split(table["row"].to_numpy(), np.flatnonzero(begins)[1:])
+    return [piece for piece in pieces if len(piece) > 1], int((used < 0).sum())
 
 
 def _last_mergeable(table: pd.DataFrame) -> pd.DataFrame:
     """Return the last match with which each match could be one, as `last what step`, by match."""
-    found = []
-    for _, own in table.groupby("rank"):
-        match, begin = own["match"].to_numpy(), own["begin"].to_numpy()
-        last = match.copy()
-        for _, of in own.reset_index(drop=True).groupby(["what", "step"]):
-            place = of.index.to_numpy()
-            begun = np.maximum.accumulate(begin[place])
-            until = np.searchsorted(begun, of["used"].to_numpy(), side="left") - 1
-            last[place] = match[place][np.maximum(until, np.arange(len(place)))]
-        found.append(own.assign(last=last))
-    every = pd.concat(found) if found else table.assign(last=0)
+    ordered = table.sort_values(["rank", "what", "step"], kind="stable")
+    of = ordered.groupby(["rank", "what", "step"], sort=False)
+    group, own = of.ngroup().to_numpy(), np.arange(len(ordered))
+    begun = of["begin"].cummax().to_numpy()
+    # Times as their places among all times, so that groups fit into one order.
+    times, place = np.unique(np.concatenate([begun, ordered["used"]]), return_inverse=True)
+    begun, used = place.reshape(2, -1) + group * len(times)
+    until = np.searchsorted(begun, used, side="left") - 1
+    every = ordered.assign(last=ordered["match"].to_numpy()[np.maximum(until, own)])
     return every.groupby("match").agg(last=("last", "min"), what=("what", "first"), step=("step", "first"))
 
 

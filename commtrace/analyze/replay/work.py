@@ -104,7 +104,8 @@ def _excess(run: Frames, calls: pd.DataFrame, work: np.ndarray) -> np.ndarray:
     if (step < 0).all():  # every call is a place of its own
         table["place"] = calls["match"].to_numpy()
     of_places = table.groupby(["group", "place", "rank"])["work"]
-    usual, varies = of_places.transform("median"), of_places.transform(_deviation)
+    usual = of_places.transform("median")
+    varies = (table["work"] - usual).abs().groupby(of_places.ngroup()).transform("median")
     of_others = _median_of_others(of_places.median())
     of_peers = of_others.reindex(pd.MultiIndex.from_frame(table[["group", "place", "rank"]])).to_numpy()
     excess = (usual - of_peers).to_numpy()
@@ -129,8 +130,3 @@ def _median_of_others(work: pd.Series) -> pd.Series:
         for each in ((num - 2) // 2, (num - 1) // 2)
     ]
     return pd.Series((middle[0] + middle[1]) / 2, index=ordered.index).where(num > 1, ordered)
-
-
-def _deviation(values: pd.Series) -> float:
-    """Return the median deviation from the median."""
-    return float((values - values.median()).abs().median())
