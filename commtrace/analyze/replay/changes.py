@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.replay import edits, work
-from commtrace.analyze.replay.draft import Draft
+from commtrace.analyze.replay.draft import Draft, distinct
 from commtrace.analyze.replay.graph import WorkGraph
 from commtrace.analyze.replay.prices import Prices, prices_of
 from commtrace.analyze.replay.sequences import sequences
@@ -167,7 +167,7 @@ def changed(
     given = Context(run, Draft(graph), prices_of(run), latency_share)
     for change in changes:
         given.changed.append(VERBS[change.verb].apply(given, change))
-    rows = np.unique(np.concatenate([*given.changed, np.zeros(0, dtype="int64")]))
+    rows = distinct(*given.changed)
     draft = given.draft
     return Changed(
         draft.graph(), draft.removed, rows, given.is_bound, given.num_unknown
@@ -208,8 +208,11 @@ def _names_nothing(change: Change, found: Sequence[str], what: str) -> UsageErro
 def _with_members(given: Context, rows: np.ndarray) -> np.ndarray:
     """Return calls with all members of their collectives, and both ends of their transfers."""
     match = given.draft.calls["match"]
-    known = match.reindex(rows)
-    return np.union1d(rows, match.index[match.isin(known[known >= 0])].to_numpy())
+    numbers, calls = match.to_numpy(), match.index.to_numpy()
+    is_own = np.zeros(int(numbers.max(initial=-1)) + 2, dtype=bool)
+    is_own[numbers[np.isin(calls, rows)]] = True
+    is_own[-1] = False  # of no match
+    return distinct(rows, calls[is_own[numbers]])
 
 
 def _remove(given: Context, change: Change) -> np.ndarray:
@@ -240,7 +243,7 @@ def _earlier(given: Context, change: Change) -> np.ndarray:
 
 
 def _overlap(given: Context, change: Change) -> np.ndarray:
-    return np.union1d(_earlier(given, change), _asynchronous(given, change))
+    return distinct(_earlier(given, change), _asynchronous(given, change))
 
 
 def _known(instants: pd.Series, start_ns: int) -> pd.Series:
@@ -274,7 +277,7 @@ def _shrink(given: Context, change: Change) -> np.ndarray:
     rows = _with_members(given, _rows_of(given, change))
     edges, of = edits.transfers(given.draft, rows)
     given.draft.scale(edges, lambda length: length * change.factor)
-    return np.unique(of)
+    return distinct(of)
 
 
 def _latency(given: Context, change: Change) -> np.ndarray:
@@ -304,7 +307,7 @@ def _priced(
     of_latency = lengths * share * latency if np.isnan(latency_ns) else latency_ns
     of_bytes = lengths * (1 - share) * moved if np.isnan(busbw) else _moving(given, of, busbw)
     given.draft.scale(edges, lambda _: of_latency + of_bytes)
-    return np.unique(of)
+    return distinct(of)
 
 
 def _moving(given: Context, rows: np.ndarray, busbw: float) -> np.ndarray:

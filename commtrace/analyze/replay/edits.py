@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.replay.draft import Draft
+from commtrace.analyze.replay.draft import Draft, distinct
 from commtrace.analyze.replay.graph import (
     ARRIVE,
     CALL_BEGIN,
@@ -51,7 +51,7 @@ def remove(draft: Draft, rows: np.ndarray) -> np.ndarray:
     making = _making_ns(draft)[draft.points.rank[draft.target[made]]]
     draft.scale(made, lambda length: length - making)
     draft.length[_within_calls(draft, calls)] = 0
-    draft.removed = np.union1d(draft.removed, calls.index.to_numpy())
+    draft.removed = distinct(draft.removed, calls.index.to_numpy())
     return calls.index.to_numpy()
 
 

@@ -65,26 +65,30 @@ def prices_of(run: Frames) -> Prices:
     # Of a transfer in turn, the shorter edge is the time without what it was behind.
     order = edges[np.argsort(-links.length[edges], kind="stable")]
     transfer[links.target[order]] = links.length[order]
-    comm = run.calls_at(calls.index)
+    comm, kept = run.comm, calls.index
+    group = comm["group"].loc[kept]
+    size = group.map(run.groups.set_index("name")["size"])
     table = pd.DataFrame(
         {
-            "kind": comm["kind"].astype(object),
-            "axis": mesh_axes(run, comm["group"]).astype(object),
-            "group_size": comm["group"].astype(object).map(run.groups.set_index("name")["size"]),
-            "payload_bytes": comm["payload_bytes"],
+            "kind": comm["kind"].loc[kept],
+            "group_size": size.astype("float64"),
+            "payload_bytes": comm["payload_bytes"].loc[kept],
             "transfer_ns": transfer[calls["end_point"].to_numpy()],
         },
-        index=calls.index,
+        index=kept,
     )
-    known = table[(table["payload_bytes"] >= 0) & table["transfer_ns"].notna()]
-    by = ["kind", "axis", "group_size"]
-    medians = known.groupby([*by, "payload_bytes"])["transfer_ns"].agg(median="median", num="size")
-    fits = [
-        (*key, *_fitted(own.reset_index()))  # type: ignore[misc] - a tuple of three
-        for key, own in medians.groupby(level=by)
-    ]
-    found = pd.DataFrame(fits, columns=[*by, "latency_ns", "ns_per_byte"])
-    return Prices(table.merge(found, on=by, how="left").set_axis(table.index))
+    of = table.groupby(["kind", mesh_axes(run, group), "group_size"], observed=True, dropna=False)
+    alike = of.ngroup()
+    known = (table["payload_bytes"] >= 0) & table["transfer_ns"].notna()
+    times = table.loc[known, "transfer_ns"].groupby([alike[known], table["payload_bytes"][known]])
+    medians = times.agg(median="median", num="size")
+    fits = {
+        each: _fitted(own.reset_index())
+        for each, own in medians.groupby(level=0)
+    }
+    fitted = np.array([fits.get(each, (np.nan, np.nan)) for each in range(of.ngroups)])
+    table[["latency_ns", "ns_per_byte"]] = fitted.reshape(-1, 2)[alike.to_numpy()]
+    return Prices(table)
 
 
 def _fitted(of_sizes: pd.DataFrame) -> tuple[float, float]:

@@ -14,6 +14,7 @@ import pandas as pd
 from commtrace.analyze.run.frame import Frames
 
 _LATER = np.iinfo("int64").max
+_ALIKE = ["group", "kind", "dtype", "reduce_op"]
 
 
 def sequences(
@@ -36,19 +37,18 @@ def sequences(
             "begin": calls["begin"].reindex(rows).to_numpy(),
             "used": np.where(used >= 0, used - run.start_ns, _LATER),
             "step": comm["step"].to_numpy(),
-            "what": pd.factorize(
-                pd.MultiIndex.from_frame(comm[["group", "kind", "dtype", "reduce_op"]].astype(object))
-            )[0],
+            "what": comm.groupby(_ALIKE, observed=True, sort=False).ngroup().to_numpy(),
         }
     )
     table = table[table["match"] >= 0].sort_values(["rank", "match"], kind="stable")
     last = _last_mergeable(table)
     numbers = _sequence_numbers(last)
     table["sequence"] = table["match"].map(numbers)
-    table = table.sort_values(["rank", "sequence"], kind="stable")
+    several = table.groupby(["rank", "sequence"])["row"].transform("size") > 1
+    table = table[several].sort_values(["rank", "sequence"], kind="stable")
     begins = table[["rank", "sequence"]].diff().ne(0).any(axis=1).to_numpy()
-    pieces = np.split(table["row"].to_numpy(), np.flatnonzero(begins)[1:])
-    return [piece for piece in pieces if len(piece) > 1], int((used < 0).sum())
+    found = np.split(table["row"].to_numpy(), np.flatnonzero(begins)[1:]) if len(table) else []
+    return found, int((used < 0).sum())
 
 
 def _last_mergeable(table: pd.DataFrame) -> pd.DataFrame:
