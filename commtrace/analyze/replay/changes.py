@@ -30,7 +30,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.replay import edits, work
-from commtrace.analyze.replay.draft import Draft
+from commtrace.analyze.replay.draft import Draft, distinct
 from commtrace.analyze.replay.graph import WorkGraph
 from commtrace.analyze.replay.prices import Prices, prices_of
 from commtrace.analyze.replay.sequences import sequences
@@ -44,6 +44,7 @@ from commtrace.units import bytes_per_s_of_text
 
 AXIS = Column("mesh_axis", str, "", "axis of the DeviceMesh that owns the group")
 FINDING = "finding"
+OBJECTS = "objects"
 _FORM = re.compile(r"\s*(\w+)\s*(.*?)\s*(?:\bwhere\b\s*(.*))?", re.DOTALL | re.IGNORECASE)
 _FACTOR = re.compile(r"([*×x/])\s*(\d+(?:\.\d+)?(?:e-?\d+)?)")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)")
@@ -80,9 +81,10 @@ class Context:
         run: The run.
         draft: The graph that is changed.
         prices: Latencies and bandwidths of the run's transfers.
-        latency_share: Part of a transfer's time that is taken for latency where it is unknown. With
-            0, nothing is assumed in favour of a change.
+        latency_share: Place of the latency between its bounds, from 0 to 1, where it is unknown.
+            With 0, nothing is assumed in favour of a change.
         shares: Part of each call's transfer that is latency, as changes have left it; nan if unknown.
+        least: The least that it can be.
         is_bound: True once that part was needed, or the uses of results that are not known.
         changed: Rows of table `comm` that each change has changed.
         num_unknown: Number of calls that a change left alone since the trace lacks what it needs.
@@ -94,6 +96,7 @@ class Context:
     prices: Prices
     latency_share: float
     shares: pd.Series
+    least: pd.Series
     is_bound: bool = False
     changed: list[np.ndarray] = field(default_factory=list)
     num_unknown: int = 0
@@ -168,17 +171,16 @@ def changed(
         run: The run.
         graph: Its graph of work.
         changes: The changes.
-        latency_share: Part of a transfer's time that is taken for latency where it is unknown.
+        latency_share: Place of the latency between its bounds, from 0 to 1, where it is unknown.
 
     Raises:
         UsageError: A change names nothing in the run, or contradicts one before it.
     """
-    prices, draft = prices_of(run), Draft(graph)
-    shares = pd.Series(prices.latency_share(draft.calls.index), draft.calls.index)
-    given = Context(run, draft, prices, latency_share, shares)
+    prices = prices_of(run)
+    given = Context(run, Draft(graph), prices, latency_share, *prices.latency_shares())
     for change in changes:
         given.changed.append(VERBS[change.verb].apply(given, change))
-    rows = np.unique(np.concatenate([*given.changed, np.zeros(0, dtype="int64")]))
+    rows = distinct(*given.changed)
     draft = given.draft
     return Changed(
         draft.graph(), draft.removed, rows, given.is_bound, given.num_unknown, given.samples
@@ -219,12 +221,19 @@ def _names_nothing(change: Change, found: Sequence[str], what: str) -> UsageErro
 def _with_members(given: Context, rows: np.ndarray) -> np.ndarray:
     """Return calls with all members of their collectives, and both ends of their transfers."""
     match = given.draft.calls["match"]
-    known = match.reindex(rows)
-    return np.union1d(rows, match.index[match.isin(known[known >= 0])].to_numpy())
+    numbers, calls = match.to_numpy(), match.index.to_numpy()
+    is_own = np.zeros(int(numbers.max(initial=-1)) + 2, dtype=bool)
+    is_own[numbers[np.isin(calls, rows)]] = True
+    is_own[-1] = False  # of no match
+    return distinct(rows, calls[is_own[numbers]])
 
 
 def _remove(given: Context, change: Change) -> np.ndarray:
-    return edits.remove(given.draft, _with_members(given, _rows_of(given, change)))
+    removed = edits.remove(given.draft, _with_members(given, _rows_of(given, change)))
+    # A collective of objects has two calls, of sizes and of data, and pickles in between.
+    carries = given.run.calls_at(pd.Index(removed))["carries"]
+    edits.remove_between(given.draft, removed[(carries == OBJECTS).to_numpy()])
+    return removed
 
 
 def _asynchronous(given: Context, change: Change) -> np.ndarray:
@@ -253,7 +262,7 @@ def _earlier(given: Context, change: Change) -> np.ndarray:
 
 
 def _overlap(given: Context, change: Change) -> np.ndarray:
-    return np.union1d(_earlier(given, change), _asynchronous(given, change))
+    return distinct(_earlier(given, change), _asynchronous(given, change))
 
 
 def _known(instants: pd.Series, start_ns: int) -> pd.Series:
@@ -288,7 +297,7 @@ def _shrink(given: Context, change: Change) -> np.ndarray:
     rows = _with_members(given, _rows_of(given, change))
     edges, of = edits.transfers(given.draft, rows)
     given.draft.scale(edges, lambda length: length * change.factor)
-    return np.unique(of)
+    return distinct(of)
 
 
 def _latency(given: Context, change: Change) -> np.ndarray:
@@ -320,14 +329,15 @@ def _priced(
     given.draft.scale(edges, lambda _: changed_to)
     left = np.divide(of_latency, changed_to, out=share.copy(), where=changed_to > 0)
     given.shares[of] = left
-    return np.unique(of)
+    return distinct(of)
 
 
 def _latency_shares(given: Context, rows: np.ndarray) -> np.ndarray:
     """Return which part of the transfers of calls is latency now."""
     share = given.shares[rows].to_numpy()
     given.is_bound |= bool(np.isnan(share).any())
-    return np.where(np.isnan(share), given.latency_share, share)
+    least = given.least[rows].to_numpy()
+    return np.where(np.isnan(share), least + given.latency_share * (1 - least), share)
 
 
 def _moving(given: Context, rows: np.ndarray, busbw: float) -> np.ndarray:
@@ -341,10 +351,13 @@ def _moving(given: Context, rows: np.ndarray, busbw: float) -> np.ndarray:
 
 
 def _balance(given: Context, change: Change) -> np.ndarray:
-    ranks = None
-    if change.rows is not None or change.where:
-        ranks = np.unique(given.run.calls_at(pd.Index(_rows_of(given, change)))["rank"])
-    return work.without_stragglers(given.draft, given.run, ranks)
+    if change.rows is None and not change.where:
+        return work.without_stragglers(given.draft, given.run)
+    rows = _rows_of(given, change)
+    if change.rows is not None:  # of a finding: all work of its ranks
+        calls = given.draft.calls
+        rows = calls.index[calls["rank"].isin(calls["rank"].reindex(rows))].to_numpy()
+    return work.without_stragglers(given.draft, given.run, rows)
 
 
 def _even(given: Context, change: Change) -> np.ndarray:

@@ -134,6 +134,14 @@ class Draft:
         self.length[edges] = np.maximum(np.rint(change(self.length[edges])), 0).astype("int64")
 
 
+def distinct(*rows: np.ndarray) -> np.ndarray:
+    """Return the distinct rows of tables, in order; faster than `numpy.unique` for many."""
+    is_given = np.zeros(max((int(each.max(initial=-1)) for each in rows), default=-1) + 1, dtype=bool)
+    for each in rows:
+        is_given[each] = True
+    return np.flatnonzero(is_given)
+
+
 def _with(values: np.ndarray, at: np.ndarray, new: np.ndarray) -> np.ndarray:
     values = values.copy()
     values[at] = new

@@ -13,12 +13,13 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.replay.draft import Draft
+from commtrace.analyze.replay.draft import Draft, distinct
 from commtrace.analyze.replay.graph import (
     ARRIVE,
     CALL_BEGIN,
     CALL_END,
     COMPLETE,
+    HOST,
     ISSUE,
     QUEUE,
     TRANSFER,
@@ -29,6 +30,8 @@ from commtrace.analyze.replay.graph import (
 )
 
 _OF_CALL = (ISSUE, WAIT)
+_MOST_MAKING_NS = 100_000
+"""Time between two calls in a row, above which the program works in between."""
 
 
 def remove(draft: Draft, rows: np.ndarray) -> np.ndarray:
@@ -44,8 +47,47 @@ def remove(draft: Draft, rows: np.ndarray) -> np.ndarray:
     inside = draft.of_points(ends)
     draft.length[inside & np.isin(draft.sort, _OF_CALL)] = 0
     draft.is_kept[inside & (draft.sort == WAKE)] = False
-    draft.removed = np.union1d(draft.removed, calls.index.to_numpy())
+    made = np.flatnonzero(draft.of_points(begin) & (draft.sort == HOST))
+    making = _making_ns(draft)[draft.points.rank[draft.target[made]]]
+    draft.scale(made, lambda length: length - making)
+    draft.length[_within_calls(draft, calls)] = 0
+    draft.removed = distinct(draft.removed, calls.index.to_numpy())
     return calls.index.to_numpy()
+
+
+def _making_ns(draft: Draft) -> np.ndarray:
+    """Return the median time of each rank between two calls in a row.
+
+    Torch's Python functions, and the recorder, take it for any call. Longer work is the program's.
+    """
+    edges = np.flatnonzero(_between_calls(draft) & (draft.length <= _MOST_MAKING_NS))
+    rank = draft.points.rank[draft.target[edges]]
+    usual = pd.Series(draft.length[edges]).groupby(rank).median()
+    num_ranks = int(draft.points.rank.max(initial=0)) + 1
+    return usual.reindex(range(num_ranks)).fillna(0).clip(lower=0).to_numpy("int64")
+
+
+def _between_calls(draft: Draft) -> np.ndarray:
+    """Return a mask of the work of hosts between two calls in a row."""
+    sort, row = draft.points.sort, draft.points.row
+    between = draft.is_kept & (draft.sort == HOST) & (sort[draft.target] == CALL_BEGIN)
+    between &= np.isin(sort[draft.source], (CALL_END, WAIT_END))
+    return between & (row[draft.source] != row[draft.target])
+
+
+def _within_calls(draft: Draft, calls: pd.DataFrame) -> np.ndarray:
+    """Return a mask of the work of hosts between the parts of a call that blocks."""
+    sort, row = draft.points.sort, draft.points.row
+    within = draft.is_kept & (draft.sort == HOST) & (sort[draft.source] == CALL_END)
+    within &= (sort[draft.target] == WAIT_BEGIN) & (row[draft.source] == row[draft.target])
+    return within & np.isin(row[draft.target], calls.index[~calls["is_async"].to_numpy(bool)])
+
+
+def remove_between(draft: Draft, rows: np.ndarray) -> None:
+    """Let hosts do nothing between two removed calls in a row, both of them in `rows`."""
+    is_own = np.isin(draft.points.row, rows)
+    between = _between_calls(draft)
+    draft.length[between & is_own[draft.source] & is_own[draft.target]] = 0
 
 
 def asynchronous(

@@ -104,9 +104,7 @@ def host_points(part: Frames, calls: pd.DataFrame) -> pd.DataFrame:
     found["thread"] = found["thread"].where(found["thread"] >= 0, found["rank"].map(main))
     found = found.sort_values(["rank", "at", "tie"], kind="stable", ignore_index=True)
     own = found["thread"].where(_beside(found), -1)
-    keys = pd.MultiIndex.from_arrays([found["rank"], own])
-    codes, _ = pd.factorize(keys, sort=True)
-    found["chain"] = codes
+    found["chain"] = found.groupby(["rank", own]).ngroup()
     return found.sort_values("chain", kind="stable", ignore_index=True)
 
 

@@ -1,8 +1,8 @@
 """Time of transfers by their size: latency + bytes / bandwidth, as the run's own transfers show it.
 
 The transfers of a kind in groups of equal size and axis are fitted, as medians by size. Without
-two sizes that differ by a factor of `LEAST_RATIO`, only a bound is known: all of the time, or none
-of it, is latency.
+two sizes that differ by a factor of `LEAST_RATIO`, only bounds are known: all of the time is latency,
+or the bytes take as long as over links of `LEAST_BYTES_PER_S`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from commtrace.analyze.replay.graph import QUEUE, TRANSFER
 from commtrace.analyze.run.cached_per_run import cached_per_run
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import mesh_axes
+from commtrace.units import NANOSECONDS_PER_SECOND
 
 LEAST_RATIO = 4.0
 """Ratio of the largest to the smallest size from which latency and bandwidth are told apart."""
+
+LEAST_BYTES_PER_S = 125e6
+"""Least bandwidth of the links of a run: 1 Gbit/s."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,12 +38,17 @@ class Prices:
 
     of_calls: pd.DataFrame
 
-    def latency_share(self, rows: pd.Index) -> np.ndarray:
-        """Return which part of the transfer of each call is latency; nan if unknown."""
-        own = self.of_calls.loc[rows]
-        moved = own["ns_per_byte"] * own["payload_bytes"].clip(lower=0)
-        total = own["latency_ns"] + moved
-        return (own["latency_ns"] / total.where(total > 0)).to_numpy()
+    def latency_shares(self) -> tuple[pd.Series, pd.Series]:
+        """Return which part of each call's transfer is latency, and the least that it can be.
+
+        The first is nan if it is unknown.
+        """
+        own = self.of_calls
+        size, time = own["payload_bytes"].clip(lower=0), own["transfer_ns"]
+        total = own["latency_ns"] + own["ns_per_byte"] * size
+        moving = size * (NANOSECONDS_PER_SECOND / LEAST_BYTES_PER_S)
+        least = (1 - moving / time.where(time > 0)).clip(lower=0).fillna(0)
+        return own["latency_ns"] / total.where(total > 0), least
 
 
 @cached_per_run
@@ -52,27 +61,30 @@ def prices_of(run: Frames) -> Prices:
     # Of a transfer in turn, the shorter edge is the time without what it was behind.
     order = edges[np.argsort(-links.length[edges], kind="stable")]
     transfer[links.target[order]] = links.length[order]
-    comm = run.calls_at(calls.index)
+    comm, kept = run.comm, calls.index
+    group = comm["group"].loc[kept]
+    size = group.map(run.groups.set_index("name")["size"])
     table = pd.DataFrame(
         {
-            "kind": comm["kind"].astype(object),
-            "axis": mesh_axes(run, comm["group"]).astype(object),
-            "group_size": comm["group"].astype(object).map(run.groups.set_index("name")["size"]),
-            "payload_bytes": comm["payload_bytes"],
+            "kind": comm["kind"].loc[kept],
+            "group_size": size.astype("float64"),
+            "payload_bytes": comm["payload_bytes"].loc[kept],
             "transfer_ns": transfer[calls["end_point"].to_numpy()],
         },
-        index=calls.index,
+        index=kept,
     )
-    known = table[(table["payload_bytes"] >= 0) & table["transfer_ns"].notna()]
-    by = ["kind", "axis", "group_size"]
-    medians = known.groupby([*by, "payload_bytes"])["transfer_ns"].agg(median="median", num="size")
-    fits = [
-        (*key, *_fitted(own.reset_index()))  # type: ignore[misc] - a tuple of three
-        for key, own in medians.groupby(level=by)
-    ]
-    found = pd.DataFrame(fits, columns=[*by, "latency_ns", "ns_per_byte"])
-    found = found.astype(dict.fromkeys(["latency_ns", "ns_per_byte"], "float64"))
-    return Prices(table.merge(found, on=by, how="left").set_axis(table.index))
+    of = table.groupby(["kind", mesh_axes(run, group), "group_size"], observed=True, dropna=False)
+    alike = of.ngroup()
+    known = (table["payload_bytes"] >= 0) & table["transfer_ns"].notna()
+    times = table.loc[known, "transfer_ns"].groupby([alike[known], table["payload_bytes"][known]])
+    medians = times.agg(median="median", num="size")
+    fits = {
+        each: _fitted(own.reset_index())
+        for each, own in medians.groupby(level=0)
+    }
+    fitted = np.array([fits.get(each, (np.nan, np.nan)) for each in range(of.ngroups)])
+    table[["latency_ns", "ns_per_byte"]] = fitted.reshape(-1, 2)[alike.to_numpy()]
+    return Prices(table)
 
 
 def _fitted(of_sizes: pd.DataFrame) -> tuple[float, float]:

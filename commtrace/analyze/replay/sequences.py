@@ -14,6 +14,7 @@ import pandas as pd
 from commtrace.analyze.run.frame import Frames
 
 _LATER = np.iinfo("int64").max
+_ALIKE = ["group", "kind", "dtype", "reduce_op"]
 
 
 def sequences(
@@ -36,36 +37,31 @@ def sequences(
             "begin": calls["begin"].reindex(rows).to_numpy(),
             "used": np.where(used >= 0, used - run.start_ns, _LATER),
             "step": comm["step"].to_numpy(),
-            "what": pd.factorize(
-                pd.MultiIndex.from_frame(comm[["group", "kind", "dtype", "reduce_op"]].astype(object))
-            )[0],
+            "what": comm.groupby(_ALIKE, observed=True, sort=False).ngroup().to_numpy(),
         }
     )
     table = table[table["match"] >= 0].sort_values(["rank", "match"], kind="stable")
     last = _last_mergeable(table)
     numbers = _sequence_numbers(last)
     table["sequence"] = table["match"].map(numbers)
-    found = [
-        own["row"].to_numpy()
-        for _, own in table.groupby(["rank", "sequence"], sort=True)
-        if len(own) > 1
-    ]
+    several = table.groupby(["rank", "sequence"])["row"].transform("size") > 1
+    table = table[several].sort_values(["rank", "sequence"], kind="stable")
+    begins = table[["rank", "sequence"]].diff().ne(0).any(axis=1).to_numpy()
+    found = np.split(table["row"].to_numpy(), np.flatnonzero(begins)[1:]) if len(table) else []
     return found, int((used < 0).sum())
 
 
 def _last_mergeable(table: pd.DataFrame) -> pd.DataFrame:
     """Return the last match with which each match could be one, as `last what step`, by match."""
-    found = []
-    for _, own in table.groupby("rank"):
-        match, begin = own["match"].to_numpy(), own["begin"].to_numpy()
-        last = match.copy()
-        for _, of in own.reset_index(drop=True).groupby(["what", "step"]):
-            place = of.index.to_numpy()
-            begun = np.maximum.accumulate(begin[place])
-            until = np.searchsorted(begun, of["used"].to_numpy(), side="left") - 1
-            last[place] = match[place][np.maximum(until, np.arange(len(place)))]
-        found.append(own.assign(last=last))
-    every = pd.concat(found) if found else table.assign(last=0)
+    ordered = table.sort_values(["rank", "what", "step"], kind="stable")
+    of = ordered.groupby(["rank", "what", "step"], sort=False)
+    group, own = of.ngroup().to_numpy(), np.arange(len(ordered))
+    begun = of["begin"].cummax().to_numpy()
+    # Times as their places among all times, so that groups fit into one order.
+    times, place = np.unique(np.concatenate([begun, ordered["used"]]), return_inverse=True)
+    begun, used = place.reshape(2, -1) + group * len(times)
+    until = np.searchsorted(begun, used, side="left") - 1
+    every = ordered.assign(last=ordered["match"].to_numpy()[np.maximum(until, own)])
     return every.groupby("match").agg(last=("last", "min"), what=("what", "first"), step=("step", "first"))
 
 

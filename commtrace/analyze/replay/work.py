@@ -15,7 +15,7 @@ from commtrace.analyze.run.frame import Frames
 from commtrace.schema import COMPUTE
 
 LEAST_EXCESS = 0.05
-"""Part of the median of all ranks by which a rank's work must exceed it to be a straggler's."""
+"""Part of the median of the other ranks by which a rank's work must exceed it to be a straggler's."""
 
 
 def computing_edges(draft: Draft, run: Frames) -> np.ndarray:
@@ -55,16 +55,16 @@ def scaled(draft: Draft, edges: np.ndarray, part: np.ndarray | float, factor: fl
     draft.scale(edges, lambda length: length * (1 + np.asarray(part) * (factor - 1)))
 
 
-def without_stragglers(draft: Draft, run: Frames, ranks: np.ndarray | None = None) -> np.ndarray:
-    """Let no rank compute longer before a collective than the median of its members usually does.
+def without_stragglers(draft: Draft, run: Frames, rows: np.ndarray | None = None) -> np.ndarray:
+    """Let no rank compute longer before a collective than the median of its peers usually does.
 
     A rank is too slow at a place, such as the third collective of a group in each step, if the
-    median of its work over all steps exceeds the median of all members by more than it varies.
+    median of its work over all steps exceeds the median of the other members by more than it varies.
 
     Args:
         draft: The graph.
         run: The run.
-        ranks: The only ranks that become faster; by default all.
+        rows: The only calls before which their ranks become faster; by default all.
 
     Returns:
         Rows of the calls before which a rank became faster.
@@ -73,7 +73,7 @@ def without_stragglers(draft: Draft, run: Frames, ranks: np.ndarray | None = Non
 
     def excess(work: np.ndarray) -> np.ndarray:
         found = _excess(run, calls, work)
-        return found if ranks is None else np.where(calls["rank"].isin(ranks), found, 0)
+        return found if rows is None else np.where(calls.index.isin(rows), found, 0)
 
     return _with_less_work(draft, run, calls, excess)
 
@@ -94,14 +94,18 @@ def evened(draft: Draft, run: Frames, rows: np.ndarray) -> np.ndarray:
     chosen = match.isin(match.reindex(rows).dropna()).to_numpy()
 
     def excess(work: np.ndarray) -> np.ndarray:
-        of_peers = pd.Series(work).groupby(match.to_numpy()).transform("median")
-        return np.where(chosen, np.maximum(work - of_peers.to_numpy(), 0), 0)
+        places = pd.MultiIndex.from_arrays(
+            [match, np.zeros(len(match), dtype="int64"), calls["rank"]],
+            names=["group", "place", "rank"],
+        )
+        of_peers = _median_of_others(pd.Series(work, places)).reindex(places).to_numpy()
+        return np.where(chosen, np.maximum(work - of_peers, 0), 0)
 
     return _with_less_work(draft, run, calls, excess)
 
 
 def with_cores(draft: Draft, run: Frames) -> np.ndarray:
-    """Let no thread wait for a core before its calls; return the rows of calls that come earlier."""
+    """Let no thread wait for a core before its calls; return the rows of those that did."""
     hosted = draft.points.sort[draft.calls["begin_point"].to_numpy()] == CALL_BEGIN
     calls = draft.calls[hosted].sort_values(["rank", "begin"], kind="stable")
     delay = run.calls_at(calls.index)["run_delay_ns"].clip(lower=0).to_numpy()
@@ -161,15 +165,29 @@ def _excess(run: Frames, calls: pd.DataFrame, work: np.ndarray) -> np.ndarray:
     if (step < 0).all():  # every call is a place of its own
         table["place"] = calls["match"].to_numpy()
     of_places = table.groupby(["group", "place", "rank"])["work"]
-    usual, varies = of_places.transform("median"), of_places.transform(_deviation)
-    ranks = of_places.median().groupby(level=["group", "place"]).median()
-    keys = pd.MultiIndex.from_frame(table[["group", "place"]])
-    of_peers = ranks.reindex(keys).to_numpy()
+    usual = of_places.transform("median")
+    varies = (table["work"] - usual).abs().groupby(of_places.ngroup()).transform("median")
+    of_others = _median_of_others(of_places.median())
+    of_peers = of_others.reindex(pd.MultiIndex.from_frame(table[["group", "place", "rank"]])).to_numpy()
     excess = (usual - of_peers).to_numpy()
     is_slow = (excess > varies.to_numpy()) & (excess > LEAST_EXCESS * of_peers)
     return np.where(is_slow, np.minimum(excess, work), 0.0)
 
 
-def _deviation(values: pd.Series) -> float:
-    """Return the median deviation from the median."""
-    return float((values - values.median()).abs().median())
+def _median_of_others(work: pd.Series) -> pd.Series:
+    """Return the median work of the other ranks at each place; its own where there are none.
+
+    Args:
+        work: Work by `group place rank`.
+    """
+    ordered = work.sort_values(kind="stable").sort_index(
+        level=["group", "place"], sort_remaining=False, kind="stable"
+    )
+    places = ordered.groupby(level=["group", "place"])
+    own, num = places.cumcount().to_numpy(), places.transform("size").to_numpy()
+    first, values = np.arange(len(own)) - own, ordered.to_numpy("float64")
+    middle = [
+        values[first + np.minimum(each + (each >= own), num - 1)]
+        for each in ((num - 2) // 2, (num - 1) // 2)
+    ]
+    return pd.Series((middle[0] + middle[1]) / 2, index=ordered.index).where(num > 1, ordered)

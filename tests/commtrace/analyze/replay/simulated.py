@@ -5,7 +5,7 @@
 
 A call of a name is a collective of all ranks. It ends `transfer` after its last member has come; a
 call that is not awaited at once returns after `issue`, and `Wait` awaits it. `Use` is the first
-operator that uses the result of a call.
+operator that uses the result of a call. Times of instructions are in ms.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import Any
 
 from commtrace.tracefile import Trace
 from tests.commtrace.analyze.rows import START_NS, call, op, step, trace_of
+
+
+MS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,9 @@ class _Rank:
                 if each.op:
                     self.ops.append(
                         op(rank=self.rank, id=len(self.ops), op=each.op, at=self.now,
-                           duration_ns=each.lasts, level="local", module=f"layers.{each.op}")
+                           duration_ns=MS * each.lasts, level="local", module=f"layers.{each.op}")
                     )  # fmt: skip
-                self.now += each.lasts
+                self.now += MS * each.lasts
                 self.written = self.now
             elif isinstance(each, Use):
                 self.calls[each.name]["used"] = self.now
@@ -88,14 +91,14 @@ class _Rank:
                         {"call": each, "at": self.now, "ready": self.written, "step": len(self.steps) - 1},
                     )
                     if each.issue is not None:
-                        known["until"] = self.now + each.issue
-                        self.now += each.issue
+                        self.now += MS * each.issue
+                        known["until"] = self.now
                         self.place += 1
                         continue
                 if len(of) < num_ranks:
                     return self.place > began
                 known = self.calls[each.name]
-                known["complete"] = max(of.values()) + known["call"].transfer
+                known["complete"] = max(of.values()) + MS * known["call"].transfer
                 if isinstance(each, Wait):
                     known["wait"] = self.now
                     self.now = max(self.now, known["complete"])
@@ -144,7 +147,7 @@ def _row(rank: int, number: int, known: dict[str, Any]) -> Any:
 
 
 def step_ns(programs: Sequence[Program]) -> float:
-    """Return the mean over ranks of the time of the median step of some programs."""
+    """Return the mean over ranks of the time of the median step of some programs, in ns."""
     trace = simulated(programs)
     of_steps: dict[int, list[int]] = {}
     table = trace.tables["steps"]
