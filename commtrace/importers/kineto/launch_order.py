@@ -55,7 +55,7 @@ class LaunchOrder:
                 if launch is not None
             ]
             for number, before, last in _bounds(stream):
-                self._order.append((last, NOT_KNOWN, number))
+                self._order.append((last, _BEFORE_ALL, number))
                 doubts.append((before, last))
         self._order.sort()
         self._doubts = Intervals([each for each in doubts if each[0] < each[1]])
@@ -91,3 +91,5 @@ def _bounds(stream: Sequence[LaunchedWork]) -> Iterator[tuple[int, int, int]]:
 
 
 _FAR = 1 << 62
+_BEFORE_ALL = NOT_KNOWN - 1
+"""Correlation of work that was launched before every call at that instant."""

@@ -59,6 +59,7 @@ STREAM = [LaunchedWork(3, 10, 2, 103), LaunchedWork(4, 20, None, 104), LaunchedW
 def test_an_unknown_launch_is_in_doubt_between_its_neighbours_and_before_its_start() -> None:
     order = LaunchOrder([STREAM])
     assert [order.last_before(at, 200) for at in (1, 2, 9, 13, 14, 99)] == [-1, -1, -1, -1, 5, 5]
+    assert LaunchOrder([STREAM[:2]]).last_before(20, -1) == 4
     late = LaunchOrder([[*STREAM[:2], LaunchedWork(5, 30, 25, 105)]])
     assert [late.last_before(at, 200) for at in (19, 20, 24, 25)] == [-1, 4, 4, 5]
 
