@@ -21,7 +21,7 @@ from commtrace.torch_names import NOT_KNOWN
 
 
 # A tuple, since a profile has many.
-class Launched(NamedTuple):
+class LaunchedWork(NamedTuple):
     """Work of a stream.
 
     Attributes:
@@ -44,7 +44,7 @@ class LaunchOrder:
         streams: The work of each stream, in order of its start.
     """
 
-    def __init__(self, streams: Sequence[Sequence[Launched]]) -> None:
+    def __init__(self, streams: Sequence[Sequence[LaunchedWork]]) -> None:
         self._order: list[tuple[int, int, int]] = []
         """Latest instant of the launch, correlation and number of the work."""
         doubts: list[tuple[int, int]] = []
@@ -55,7 +55,7 @@ class LaunchOrder:
                 if launch is not None
             ]
             for number, before, last in _bounds(stream):
-                self._order.append((last, NOT_KNOWN, number))
+                self._order.append((last, _BEFORE_ALL, number))
                 doubts.append((before, last))
         self._order.sort()
         self._doubts = Intervals([each for each in doubts if each[0] < each[1]])
@@ -73,7 +73,7 @@ class LaunchOrder:
         return self._order[place - 1][2]
 
 
-def _bounds(stream: Sequence[Launched]) -> Iterator[tuple[int, int, int]]:
+def _bounds(stream: Sequence[LaunchedWork]) -> Iterator[tuple[int, int, int]]:
     """Yield the work of unknown launch, and the earliest and latest instant of its launch."""
     if all([work.launch is not None for work in stream]):
         return
@@ -91,3 +91,5 @@ def _bounds(stream: Sequence[Launched]) -> Iterator[tuple[int, int, int]]:
 
 
 _FAR = 1 << 62
+_BEFORE_ALL = NOT_KNOWN - 1
+"""Correlation of work that was launched before every call at that instant."""

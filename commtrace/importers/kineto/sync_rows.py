@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from commtrace.importers.kineto.launch_order import Launched, LaunchOrder
+from commtrace.importers.kineto.launch_order import LaunchedWork, LaunchOrder
 from commtrace.importers.kineto.spans import Gathered, Work
 from commtrace.importers.kineto.sync_calls import (
     ASYNC_COPY,
@@ -140,7 +140,7 @@ class _Orders:
 
     def __init__(self, launches: Mapping[int, tuple[int, int]], works: Sequence[Work]) -> None:
         self._launches, self._works = launches, works
-        self._streams: dict[tuple[int, int], list[Launched]] | None = None
+        self._streams: dict[tuple[int, int], list[LaunchedWork]] | None = None
         self._orders: dict[tuple[int, int], LaunchOrder] = {}
 
     @property
@@ -168,12 +168,12 @@ class _Orders:
             self._orders[key] = LaunchOrder(streams)
         return self._orders[key].last_before(call.start, call.correlation)
 
-    def _by_stream(self) -> dict[tuple[int, int], list[Launched]]:
+    def _by_stream(self) -> dict[tuple[int, int], list[LaunchedWork]]:
         if self._streams is None:
             self._streams = {}
             for number, work in enumerate(self._works):
                 _, launch = self._launches.get(work.correlation, (NOT_KNOWN, None))
-                launched = Launched(number, work.start, launch, work.correlation)
+                launched = LaunchedWork(number, work.start, launch, work.correlation)
                 self._streams.setdefault((work.device, work.stream), []).append(launched)
         return self._streams
 

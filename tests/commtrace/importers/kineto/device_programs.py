@@ -61,7 +61,7 @@ class _Queue:
 
 
 class DeviceProgram:
-    """What happened, and its trace.
+    """Truth of a program, and its trace.
 
     Attributes:
         works: Kernels and copies, in the order of their start.
