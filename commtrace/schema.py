@@ -303,10 +303,21 @@ COMM = (
         "frames of the user's code around that line, `file:line function`; outermost frame first",
         11,
     ),
-    Column("wait_begin_ns", int, INSTANT, "when the first wait for the call began", 13),
-    Column("wait_ns", int, "ns", "duration of that wait", 13),
+    Column(
+        "wait_begin_ns", int, INSTANT,
+        "when the first wait for the call began, if it is asynchronous; others are rows of "
+        "`later_waits`", 13,
+    ),
+    Column(
+        "wait_ns", int, "ns",
+        "duration of that wait, also if it timed out; unknown if it was still in progress", 13,
+    ),
     Column("wait_thread", int, "", "native id of the thread that waited", 13),
-    Column("data_op_id", int, "", "id of the operator that last wrote to the tensors sent", 13),
+    Column(
+        "data_op_id", int, "",
+        "id of the operator that last wrote to the tensors sent; known at detail `op`, as are the "
+        "next three", 13,
+    ),
     Column(
         "data_call_id", int, "",
         "id of the call that did, or of the last call whose result reached them by operators", 13,
@@ -329,13 +340,28 @@ OPS = (
     *_where("the operator"),
     Column(
         "needs", str, "",
-        "operators and calls whose results it used, as ids that are lower by `1` or `c1,c3`: "
-        "`c` counts back from the rank's latest call",
+        "operators and calls that last wrote what it used, as ids that are lower by `1` or "
+        "`c0,c3`: `c` counts back from the rank's latest call, which is `c0`; empty for views, "
+        "and where nothing recorded wrote it",
         13, form="needs",
     ),
-    Column("shapes", str, "", "shapes of its tensor arguments, joined by `;`", 13, form="shapes"),
-    Column("flops", int, "", "floating-point operations by its shapes", 13, most=1 << 62),
-    Column("bytes", int, "bytes", "bytes of its tensor arguments and results", 13),
+    Column(
+        "shapes", str, "",
+        "shapes of its tensor arguments, joined by `;`; unknown of views, and at level dtensor",
+        13, form="shapes",
+    ),
+    Column(
+        "flops", int, "",
+        "floating-point operations by its shapes; only products of matrices, convolutions and "
+        "attention have a formula, and other operators are unknown",
+        13, most=1 << 62,
+    ),
+    Column(
+        "bytes", int, "bytes",
+        "bytes of its tensor arguments and of the tensors it returns, each counted once for "
+        "either; unknown of views, and at level dtensor",
+        13,
+    ),
 )  # fmt: skip
 
 KERNELS = (

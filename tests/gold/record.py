@@ -30,8 +30,9 @@ def main() -> None:
             with recording.region("report"):
                 dist.all_reduce(loss.detach().bfloat16().float())
                 work = dist.all_reduce(loss.detach() * 2, async_op=True)
-                for _ in range(2):
-                    work.wait()
+                assert work is not None
+                work.wait()
+                work.wait()
             recording.step()
     own = 1 + dist.get_rank()
     with commtrace.experts([1, 0, 1, 1]):  # two on each rank

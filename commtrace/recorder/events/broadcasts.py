@@ -10,6 +10,7 @@ they stay in order and contiguous; other operators pay nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -84,3 +85,17 @@ class BroadcastContents:
     def forget(self) -> None:
         """Drop all contents."""
         self.contents.clear()
+
+
+def is_onto_itself(args: Sequence[Any]) -> bool:
+    """Return whether an operator that overwrites its first argument copies it from itself."""
+    target, source = args[:2] if len(args) > 1 else (None, None)
+    return (
+        isinstance(target, torch.Tensor)
+        and isinstance(source, torch.Tensor)
+        and target.dtype is source.dtype
+        and (address := address_of(target)) >= 0
+        and address == address_of(source)
+        and target.storage_offset() == source.storage_offset()
+        and (target.shape, target.stride()) == (source.shape, source.stride())
+    )

@@ -280,10 +280,10 @@ class Call:
 
     def may_be_used(self) -> bool:
         """Return whether it is over, but operators may use parts of its result that count."""
-        if not self.is_followed:
+        if not self.request.is_timed:
+            return self.is_followed and self.used_by_op_id < 0 and self.used_by_call_id < 0
+        if not self.is_followed or self.complete_ns < 0:
             return False
-        if not self.request.is_timed or self.complete_ns < 0:
-            return self.used_by_op_id < 0 and self.used_by_call_id < 0
         return self.follower is None or self.follower.part() == _UNKNOWN
 
     def blocked_ns(self) -> int:

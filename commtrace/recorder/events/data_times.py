@@ -10,21 +10,24 @@ Only calls on the CPU have times: on an accelerator, the host's operators end be
 written. A compiled function's operators are not seen, so once there is such a function, no more
 data is known to be ready. Each operator's details are found here, too, since what it needed are the
 operators and calls that wrote into its arguments.
+
+The file exceeds the usual length, since every part of it reads and changes the same marks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from threading import get_native_id
 from typing import Any
 
 import torch
 
-from commtrace.recorder.events.broadcasts import BroadcastContents
+from commtrace.recorder.events.broadcasts import BroadcastContents, is_onto_itself
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.casts import Casts
 from commtrace.recorder.events.marks import NOTHING, Mark, Marks, OperatorMark
-from commtrace.recorder.events.operator_details import OperatorDetail, Takes, detail_of
+from commtrace.recorder.events.operator_details import OperatorDetail
+from commtrace.recorder.events.operator_needs import OperatorNeeds, are_fake, is_of, tensors_in
 from commtrace.recorder.events.request import tensors_of
 from commtrace.recorder.events.results import Result
 from commtrace.recorder.events.signature import RESULT
@@ -32,7 +35,7 @@ from commtrace.recorder.operator_kinds import OperatorKind
 from commtrace.recorder.thread_state import CURRENT
 from commtrace.torch_internals.autograd import current_graph_task_id
 from commtrace.torch_internals.compilation import has_compiled
-from commtrace.torch_internals.tensors import FakeTensor, address_of, awaited_tensor
+from commtrace.torch_internals.tensors import address_of, awaited_tensor
 
 _TENSOR = torch.Tensor
 _MAX_UNUSED = 256
@@ -49,12 +52,15 @@ class DataTimes:
         casts: data cast from 16 bits, and results cast to 16 bits.
     """
 
-    __slots__ = ("_broadcasts", "_latest", "_marks", "casts", "sending", "unused", "written")
+    __slots__ = (
+        "_broadcasts", "_marks", "_needs", "_views", "casts", "sending", "unused", "written",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._marks = Marks()
         self.written: dict[int, Mark] = self._marks.of
-        self._latest: dict[int, Call] = {}
+        self._views = self._marks.views
+        self._needs = OperatorNeeds(self._marks)
         self.unused: dict[int, Result] = {}
         self.sending: dict[int, Result] = {}
         self.casts = Casts(self.written)
@@ -158,7 +164,9 @@ class DataTimes:
     ) -> OperatorDetail | OperatorKind:
         """Note an operator that has run, with its number, begin and end; return its details."""
         number, begin_ns, end_ns = times
-        find = self._new_details if _are_fake(result) or _are_fake(args) else self._details
+        find = (
+            self._needs.new_details if are_fake(result) or are_fake(args) else self._needs.details
+        )
         detail, origin = find(kind, args, kwargs, result, number, begin_ns)
         mark: OperatorMark = number, end_ns, origin
         place = kind.moved
@@ -167,7 +175,7 @@ class DataTimes:
             return detail
         if kind.is_new:
             self._made(kind, args, result, begin_ns, mark)
-        elif self._broadcasts.contents and kind.overwrites and _is_onto_itself(args):
+        elif self._broadcasts.contents and kind.overwrites and is_onto_itself(args):
             return detail
         else:
             self._ran(kind, args, result, begin_ns, mark)
@@ -190,41 +198,26 @@ class DataTimes:
         result: torch.Tensor,
         times: tuple[int, int, int],
     ) -> OperatorDetail | OperatorKind:
-        """Note an operator that has run and returned a tensor of its own; return its details."""
-        number, begin_ns, end_ns = times
-        detail, origin = self._details(kind, args, kwargs, result, number, begin_ns)
-        self._made(kind, args, result, begin_ns, (number, end_ns, origin))
-        return detail
+        """Note an operator that has run and returned a tensor of its own; return its details.
 
-    def _details(
-        self,
-        kind: OperatorKind,
-        args: Sequence[Any],
-        kwargs: Any,
-        result: Any,
-        number: int,
-        begin_ns: int,
-    ) -> tuple[OperatorDetail | OperatorKind, int]:
-        """Return the details of an operator that has run, and the origin of its data.
-
-        For most operators, what they needed is looked up by the addresses of their arguments, and
-        alike operators have the same details.
+        For most operators, what they needed is looked up by the addresses of one or two tensors,
+        and alike operators have the same details. All of it is here, since a call is not cheap.
         """
-        get = self.written.get
+        number, begin_ns, end_ns = times
+        written = self.written
         one: Any
         other: Any
         try:
             takes = kind.takes
-            num_first = takes.num_first
-            if num_first:  # the same as below, without loops
+            if takes.num_first and not self.unused:
                 for place, cls in takes.others:
                     if type(args[place]) is not cls:
                         raise KeyError
                 first = args[0]
-                one = get(first.data_ptr())
-                if num_first == 2:
+                one = written[first.data_ptr()]
+                if takes.num_first == 2:
                     second = args[1]
-                    other = get(second.data_ptr())
+                    other = written[second.data_ptr()]
                     detail = kind.details[number - one[0], number - other[0]]
                     shape, shape_of_second = detail.given
                     if second.shape != shape_of_second:
@@ -236,70 +229,25 @@ class DataTimes:
                     origin = one[2]
                 if first.shape != shape or first.dtype is not detail.dtype:
                     raise KeyError
-                if detail.result is not None and not _is_of(result, *detail.result):
+                if detail.result is not None and not is_of(result, *detail.result):
                     raise KeyError
-                return detail, origin
-            tensors = takes.tensors_in(args)
-            marks: list[Any] = [get(each.data_ptr()) for each in tensors]
-            detail = kind.details[tuple([number - mark[0] for mark in marks])]
-            if [each.shape for each in tensors] == detail.given and (
-                detail.result is None or _is_of(result, *detail.result)
-            ):
-                if not marks:
-                    return detail, _UNKNOWN
-                if tensors[0].dtype is detail.dtype:
-                    return detail, max([mark[2] for mark in marks])
+                address = result.data_ptr()
+                if address and address not in self._views:
+                    written[address] = number, end_ns, origin
+                    return detail
         except (AttributeError, KeyError, RuntimeError, TypeError):
             pass  # the first of them, or it takes results of calls, or views that are new
-        return self._new_details(kind, args, kwargs, result, number, begin_ns)
+        detail, origin = self._needs.details(kind, args, kwargs, result, number, begin_ns)
+        self._made(kind, args, result, begin_ns, (number, end_ns, origin))
+        return detail
 
-    def _new_details(
+    def _ran(
         self,
         kind: OperatorKind,
         args: Sequence[Any],
-        kwargs: Any,
         result: Any,
-        number: int,
         begin_ns: int,
-    ) -> tuple[OperatorDetail | OperatorKind, int]:
-        try:
-            kind.takes = takes = Takes(kind, args)
-            read = takes.tensors_in(args)
-            tensors = [*tensors_in(args)]
-            if kwargs:
-                more = [*tensors_in([kwargs[name] for name in kwargs if name != kind.out])]
-                tensors += more
-                read += more
-            marks = [self._marks.look_up(each) for each in read]
-            ops, calls, origin = self._needs(marks, kind.where.rank, number, begin_ns)
-            detail = detail_of(kind, (ops, calls), tensors, args, kwargs, result)
-            is_plain = len(read) == len(tensors)
-            if is_plain and all([type(mark) is tuple for mark in marks]):
-                kind.details[tuple([number - mark[0] for mark in marks])] = detail
-        except (AttributeError, RuntimeError, TypeError, NotImplementedError):
-            return kind, _UNKNOWN  # a tensor of a class that has no storage, for instance
-        return detail, origin
-
-    def _needs(
-        self, marks: Sequence[Mark], rank: int, number: int, begin_ns: int
-    ) -> tuple[list[int], list[int], int]:
-        """Return how many operators and calls ago what wrote some marks was, and the origin."""
-        ops, calls, origin = [], [], _UNKNOWN
-        latest = self._latest.get(rank)
-        last = _UNKNOWN if latest is None else latest.id - (latest.issue_ns > begin_ns)
-        for mark in marks:
-            if type(mark) is tuple:
-                if mark is not NOTHING:
-                    ops.append(int(number - mark[0]))
-                    origin = max(origin, mark[2])
-            elif isinstance(mark, Call) and mark.request.group.rank == rank:
-                mark.used_by(number)
-                calls.append(max(last - mark.id, 0))
-                origin = max(origin, mark.id)
-        return ops, calls, origin
-
-    def _ran(
-        self, kind: OperatorKind, args: Sequence[Any], result: Any, begin_ns: int, mark: Mark
+        mark: OperatorMark,
     ) -> None:
         if self.sending:
             self._overwrite(kind, args, result, begin_ns)
@@ -325,7 +273,12 @@ class DataTimes:
         return is_timed or (CURRENT.state.is_engine_thread and current_graph_task_id() < 0)
 
     def _made(
-        self, kind: OperatorKind, args: Sequence[Any], result: Any, begin_ns: int, mark: Mark
+        self,
+        kind: OperatorKind,
+        args: Sequence[Any],
+        result: Any,
+        begin_ns: int,
+        mark: OperatorMark,
     ) -> None:
         unused = self.unused
         found = self._results_in(args, {}) if unused else None
@@ -389,7 +342,7 @@ class DataTimes:
         argument `original`.
         """
         request = call.request
-        self._latest[request.group.rank] = call
+        self._needs.latest[request.group.rank] = call
         sent, received = request.signature.sent, request.signature.received
         if sent is not None:
             tensors = tensors_of(args[sent])
@@ -478,14 +431,14 @@ class DataTimes:
                 mark.sent_by(call)
                 origin = max(origin, mark.id)
         call.came_from(op, origin)
-        times = [mark[1] if type(mark) is tuple else mark.complete_ns for mark in marks]
+        times = [mark.complete_ns if isinstance(mark, Call) else mark[1] for mark in marks]
         memory = min(addresses, default=_UNKNOWN)
         return max(times) if memory >= 0 and min(times) >= 0 else _UNKNOWN
 
     def forget(self) -> None:
         """Drop all times."""
         self._marks.forget()
-        self._latest.clear()
+        self._needs.latest.clear()
         self.casts.forget()
         self._broadcasts.forget()
         self.stepped()
@@ -496,39 +449,3 @@ class DataTimes:
             each.close()
         self.unused.clear()
         self.sending.clear()
-
-
-def _are_fake(given: Any) -> bool:
-    """Return whether the first of some tensors is fake, so that it has no address."""
-    while type(given) in (list, tuple) and given:
-        given = given[0]
-    return type(given) is not _TENSOR and isinstance(given, FakeTensor)
-
-
-def _is_of(result: Any, shape: torch.Size, dtype: torch.dtype) -> bool:
-    """Return whether the first result has a shape and a type."""
-    first = result if type(result) is _TENSOR else result[0]
-    return first.dtype is dtype and first.shape == shape
-
-
-def _is_onto_itself(args: Sequence[Any]) -> bool:
-    """Return whether an operator that overwrites its first argument copies it from itself."""
-    target, source = args[:2] if len(args) > 1 else (None, None)
-    return (
-        isinstance(target, _TENSOR)
-        and isinstance(source, _TENSOR)
-        and target.dtype is source.dtype
-        and (address := address_of(target)) >= 0
-        and address == address_of(source)
-        and target.storage_offset() == source.storage_offset()
-        and (target.shape, target.stride()) == (source.shape, source.stride())
-    )
-
-
-def tensors_in(given: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors among some values, also those in lists."""
-    for each in given:
-        if isinstance(each, torch.Tensor):
-            yield each
-        elif isinstance(each, (list, tuple)):
-            yield from tensors_in(each)

@@ -24,11 +24,11 @@ _TENSOR = torch.Tensor
 _MAX_MARKS = 1 << 16
 _NO_ADDRESS = -1
 
-OperatorMark = tuple[int | float, int, int]
+OperatorMark = tuple[int, int, int]
 """An operator's number, when it ended, and the number of the call that its data comes from."""
 Mark = OperatorMark | Call
 
-NOTHING: OperatorMark = (inf, -1, -1)
+NOTHING: Any = (inf, -1, -1)
 """Mark of a storage that nothing known has written to; infinitely many operators ago."""
 
 

@@ -1,4 +1,4 @@
-"""Operators state what they needed; calls state whose data they send and what used their results."""
+"""Operators state what they needed; calls, whose data they send and who used their results."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_operators_that_are_whole_in_inference_mode() -> None:
     def program() -> None:
         with torch.inference_mode():
             F.linear(torch.ones(2, 3), torch.ones(5, 3))
-            torch.ones(7, 2, 3) @ torch.ones(3, 5)
+            torch.matmul(torch.ones(7, 2, 3), torch.ones(3, 5))
             F.conv1d(torch.ones(2, 3, 9), torch.ones(5, 3, 3))
 
     assert [number for _, number in flops(program)] == [
