@@ -259,3 +259,15 @@ def test_with_a_title_kinds_waiting_and_phases_are_in_a_legend() -> None:
     assert wait.legendgroup == transfer.legendgroup
     assert not wait.showlegend
     assert not any(trace.showlegend for trace in timeline(load(training_trace())).data)
+
+
+def test_the_critical_path_is_drawn_over_the_ranks_if_it_is_asked_for(late: Any) -> None:
+    assert parts(timeline(late), "path") == {}
+    figure = timeline(late, critical_path=True, title="Timeline")
+    path, hop = parts(figure, "path")[""], parts(figure, "hop")[""]
+    table = CATALOG["critical_path"].function(late)
+    assert list(path.x) == pytest.approx((table["duration_ns"] / 1e6).tolist())
+    assert [round(y) for y in path.y] == table["rank"].tolist()
+    assert len(hop.x) == 3 * (table["from_rank"] >= 0).sum() > 0
+    assert path.showlegend
+    assert "transfer of all_reduce" in path.hovertext[1]
