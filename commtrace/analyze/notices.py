@@ -431,9 +431,10 @@ _STEP_ENDS = {
     "scheduler": "a step ends when step() of the LR scheduler returns",
     RECORDING: "the recording counts as a single step",
 }
+_OF_PATHS = ("critical_path", "critical_share", "slack")
 _OF_TIMES = (
     *("overlap", "balance", "activity", "timeline", "wait_states", "skew", "start_skew"),
-    *("bandwidth", "overlap_lost"),
+    *("bandwidth", "overlap_lost", *_OF_PATHS),
 )
 _OF_WAITS = (
     *("by_rank", "timeline", "wait_states", "rank_waits", "skew", "start_skew", "stragglers"),
@@ -463,8 +464,8 @@ RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("by_step", "timeline", "overlap", "balance"), _no_steps),
     (("by_module", "flame"), _no_modules),
     (("by_op", "flame", "timeline"), _no_operators),
-    (_OF_WAITS, _no_waits),
-    (_OF_WAITS, _several_clocks),
+    ((*_OF_WAITS, *_OF_PATHS), _no_waits),
+    ((*_OF_WAITS, *_OF_PATHS), _several_clocks),
     (("overlap", "balance"), _host_clocks),
     (_OF_BLOCKED_TIMES, _untimed),
     (_OF_BYTES, _unsized),
@@ -482,7 +483,7 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("by_axis",), _no_axes),
     (("by_group",), _lacking("group", "The process group")),
     (_OF_MEASURES, _joined),
-    (_OF_WAITS, _unmatched),
+    ((*_OF_WAITS, *_OF_PATHS), _unmatched),
     (("matrix",), _no_routes),
     (("all_to_all_splits", "expert_load"), _no_splits),
     (("all_to_all_splits", "expert_load"), _no_experts),

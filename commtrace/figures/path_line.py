@@ -85,7 +85,7 @@ def _text(stretch: Mapping[Any, Any]) -> str:
         (
             bold(f"rank {stretch['rank']}"),
             plain(f"{merged}{stretch['work']}{call}"),
-            f"{text_of_duration(stretch['duration_ns'])}, {stretch['share']:.1%} of the critical path",
+            f"{text_of_duration(stretch['duration_ns'])}, {stretch['share']:.1%} of the path",
             plain(stretch["op"]),
             plain(stretch["module"]),
             f"the path comes from rank {came}" if came >= 0 else "",

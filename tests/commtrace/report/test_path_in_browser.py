@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BARS = """() => document.getElementById("timeline-picture").data
   .filter((trace) => ["path", "hop"].includes(trace.meta.part))
-  .map(({ meta, base, x, y, customdata, hovertext }) => ({ part: meta.part, base, x, y, customdata, hovertext }))"""
+  .map(({ meta, x, y, customdata }) => ({ part: meta.part, x, y, customdata }))"""
 TABLE = critical_path(load(training_trace()))
 
 
@@ -57,6 +57,7 @@ def test_a_line_leads_from_rank_to_rank(shared: Page) -> None:
 def test_the_path_is_followed_from_stretch_to_stretch(shared: Page) -> None:
     go = shared.locator("#path-after")
     shared.click("#whole")
+    shared.focus("#timeline-picture")
     shared.keyboard.press("c")
     first = selected(shared)
     longest = TABLE["duration_ns"].max()
@@ -71,7 +72,10 @@ def test_the_path_is_followed_from_stretch_to_stretch(shared: Page) -> None:
 
 
 def test_a_stretch_out_of_view_is_brought_into_it(shared: Page) -> None:
-    shared.click("#path-toggle")
+    shared.focus("#timeline-picture")
+    for _ in range(8):
+        shared.keyboard.press("w")
+    shared.keyboard.press("c")
     before = x_range(shared)
     shared.click("#tab-critical_path")
     shared.locator("#table tbody tr").last.click()

@@ -31,7 +31,10 @@ def _late_in_turn() -> Frames:
             (0, 0, 100, 120), (1, 0, 10, 120), (0, 1, 130, 320), (1, 1, 300, 320),
         ]
     ]  # fmt: skip
-    ops = [op(rank=0, id=0, at=0, duration_ns=90, op="mm"), op(rank=1, id=0, at=150, duration_ns=100, op="add")]
+    ops = [
+        op(rank=0, id=0, at=0, duration_ns=90, op="mm"),
+        op(rank=1, id=0, at=150, duration_ns=100, op="add"),
+    ]
     steps = [step(rank, 0, 0, 130) for rank in range(2)] + [
         step(rank, 1, 130, 340) for rank in range(2)
     ]

@@ -1,4 +1,4 @@
-"""Slack: an edge or a call that takes longer by its slack changes nothing, by more delays the end."""
+"""Slack: what takes longer by its slack changes nothing, and by more delays the end by the rest."""
 
 from __future__ import annotations
 
@@ -124,9 +124,7 @@ def test_the_slack_of_an_operator_is_the_least_of_the_host_during_it(name: str) 
         during &= replay.time[links.source] < start + operator["duration_ns"]
         # Other threads of the rank have chains of their own.
         chains = {*points.chain[links.target[during]].tolist()}
-        least = [
-            slacks[during & (points.chain[links.target] == chain)].min() for chain in chains
-        ]
+        least = [slacks[during & (points.chain[links.target] == chain)].min() for chain in chains]
         assert found[row] in least
 
 
@@ -135,7 +133,12 @@ def _two_ranks() -> Frames:
 
     rows = [
         call(rank=rank, id=number, seq=number, at=at, until=until)
-        for rank, number, at, until in [(0, 0, 0, 40), (1, 0, 30, 40), (0, 1, 50, 90), (1, 1, 80, 90)]
+        for rank, number, at, until in [
+            (0, 0, 0, 40),
+            (1, 0, 30, 40),
+            (0, 1, 50, 90),
+            (1, 1, 80, 90),
+        ]
     ]
     return load(trace_of(rows, num_ranks=2))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -65,7 +66,7 @@ class _Graph:
         for edge in self.edges:
             self.into[edge.target].append(edge)
             self.out[edge.source].append(edge)
-        self.calls = {int(row): call for row, call in graph.calls.to_dict("index").items()}
+        self.calls = {int(str(row)): call for row, call in graph.calls.to_dict("index").items()}
         origin = graph.origin.tolist()
         self.time = self._solved(self.into, origin, lambda e, of: of[e.source] + e.length, max)
         self.end = max(self.time.values(), default=0)
@@ -145,7 +146,13 @@ def _stretches(run: Run) -> list[dict[str, Any]]:
             later["begin"] = begin
         else:
             found.append(
-                {"begin": begin, "end": until, "sort": edge.sort, "rank": rank, "point": edge.target}
+                {
+                    "begin": begin,
+                    "end": until,
+                    "sort": edge.sort,
+                    "rank": rank,
+                    "point": edge.target,
+                }
             )
         until = begin
     pieces = [piece for each in reversed(found) for piece in _pieces(run, each)]
@@ -167,7 +174,7 @@ def _pieces(run: Run, stretch: dict[str, Any]) -> list[dict[str, Any]]:
     cuts = sorted({at for first, last, _ in steps for at in (first, last) if begin < at < end})
     edges = [begin, *(cuts if stretch["sort"] == HOST else []), end]
     found = []
-    for first, last in zip(edges, edges[1:], strict=False):
+    for first, last in pairwise(edges):
         begun = [each for each in steps if each[0] <= first]
         latest = max(begun, key=lambda each: each[0], default=(0, 0, -1))
         step = latest[2] if first < latest[1] else -1
@@ -241,7 +248,7 @@ def critical_share(run: Run) -> list[dict[str, Any]]:
             continue
         facts = _of_call(run, _call_of(run, each))
         place = tuple(facts[name] for name in PLACE)
-        cells[WORDS[each["sort"]], each["rank"], *place].append(each["end"] - each["begin"])
+        cells[(WORDS[each["sort"]], each["rank"], *place)].append(each["end"] - each["begin"])
     total = sum(map(sum, cells.values()))
     return [
         {
