@@ -15,18 +15,18 @@ from commtrace.schema import Column
 _BY = ["work", "kind", "mesh_axis", "module", "source_file", "source_line", "rank"]
 
 COLUMNS = (
-    Column("work", str, "", f"{', '.join(WORK.values())}"),
-    Column("kind", str, "", "kind of the call, or of the next call that host work leads to"),
-    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns its group", title="Axis"),
-    Column("module", str, "", "path of its innermost module"),
-    Column("source_file", str, "", "file of the user's line that it is from", title="Source"),
-    Column("source_line", int, "", "line in that file"),
-    Column("rank", int, "", "rank"),
     Column("duration_ns", int, "ns",
            "time on the critical path, in steady steps if the run has any steps", title="Takes"),
     Column("share", float, "1", "the same as a fraction of the path in these steps"),
+    Column("rank", int, "", "rank"),
+    Column("work", str, "", f"{', '.join(WORK.values())}"),
+    Column("kind", str, "", "kind of the call, or of the next call that host work leads to"),
+    Column("module", str, "", "path of its innermost module"),
     Column("num_stretches", int, "", "number of stretches of the path", title="Stretches"),
     Column("max_duration_ns", int, "ns", "longest of them", title="Longest"),
+    Column("mesh_axis", str, "", "axis of the DeviceMesh that owns its group", title="Axis"),
+    Column("source_file", str, "", "file of the user's line that it is from", title="Source"),
+    Column("source_line", int, "", "line in that file"),
 )  # fmt: skip
 
 

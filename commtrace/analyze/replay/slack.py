@@ -31,14 +31,14 @@ COLUMNS = (
     Column("kind", str, "", "all_reduce, all_gather, ..."),
     Column("mesh_axis", str, "", "axis of the DeviceMesh that owns the group", title="Axis"),
     Column("module", str, "", "path of the innermost module"),
+    Column("share_critical", float, "1", "calls without slack as a fraction of the calls",
+           title="Critical share"),
+    Column("median_slack_ns", float, "ns", "median slack of the calls", title="Median slack"),
+    Column("min_slack_ns", int, "ns", "least slack of a call", title="Least slack"),
+    Column("num_calls", int, "", "calls of all ranks with a known slack", title="Calls"),
+    Column("num_critical", int, "", "calls without slack", title="Critical calls"),
     Column("source_file", str, "", "file of the user's line", title="Source"),
     Column("source_line", int, "", "line in that file"),
-    Column("num_calls", int, "", "calls of all ranks with a known slack", title="Calls"),
-    Column("num_critical", int, "", "calls without slack", title="Critical"),
-    Column("share_critical", float, "1", "the same as a fraction of the calls",
-           title="Critical share"),
-    Column("min_slack_ns", int, "ns", "least slack of a call", title="Least slack"),
-    Column("median_slack_ns", float, "ns", "median slack of the calls", title="Median slack"),
 )  # fmt: skip
 
 
@@ -151,6 +151,6 @@ SLACK = Analysis(
     COLUMNS,
     topic="When",
     shown=(
-        "kind mesh_axis module source_file num_calls share_critical min_slack_ns median_slack_ns"
+        "kind mesh_axis module share_critical median_slack_ns min_slack_ns num_calls source_file"
     ),
 )

@@ -3,7 +3,9 @@
    Work of hosts is drawn below the calls of a rank, and work of devices below its lanes. */
 
 const PATH_HEIGHT = 0.12; // of a rank's calls
+const CHOSEN_HEIGHT = 2; // times that of the others
 const MERGED_OPACITY = 0.45;
+const LEAST_SHARE = 0.001;
 
 class CriticalPath {
   /** `rows` is the table critical_path; the path is shown while `at` is one of its rows. */
@@ -136,15 +138,14 @@ class CriticalPath {
 
   lines(place) {
     const from = this.value(place, "from_rank");
-    const share = FORMATS[1](this.value(place, "share"));
-    const hop = from === null ? [] : [`the path comes from rank ${from}`];
-    const where = this.value(place, "module");
+    const share = this.value(place, "share");
+    const part = share >= LEAST_SHARE ? `, ${FORMATS[1](share)} of the critical path` : "";
     return [
       this.what(place),
-      `${FORMATS.ns(this.value(place, "duration_ns"))}, ${share} of the critical path`,
-      ...(where ? [where] : []),
-      ...hop,
-    ];
+      this.value(place, "module"),
+      `${FORMATS.ns(this.value(place, "duration_ns"))}${part}`,
+      from === null ? "" : `the path comes from rank ${from}`,
+    ].filter(Boolean);
   }
 
   sentence(place) {
@@ -174,7 +175,9 @@ class CriticalPath {
     for (let place = 0; place < this.rows.num_rows; place += 1) {
       const [start, end] = this.span(place);
       const row = end >= first && start <= last ? this.row(place) : undefined;
-      if (row) drawn.push({ place, start, end, ...row });
+      if (!row) continue;
+      if (place === this.at) row.height *= CHOSEN_HEIGHT;
+      drawn.push({ place, start, end, ...row });
     }
     if (!drawn.length) return [];
     const { traces } = this.timeline;

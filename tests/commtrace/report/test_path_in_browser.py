@@ -66,6 +66,7 @@ def test_the_path_is_followed_from_stretch_to_stretch(shared: Page) -> None:
     assert text.startswith(f"Rank {TABLE['rank'][first]}: {TABLE['work'][first]}")
     go.click()
     assert selected(shared) == first + 1
+    shared.focus("#timeline-picture")
     shared.keyboard.press("[")
     shared.keyboard.press("[")
     assert selected(shared) == first - 1
