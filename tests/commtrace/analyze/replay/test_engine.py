@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,10 @@ from commtrace.analyze.replay import engine
 from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.replay.engine import NO_EDGE, Edges, Times, latest, path_to, reached
 from commtrace.analyze.replay.graph import replayed
+from commtrace.tracefile import write_trace
 from tests.commtrace.analyze.replay.random_graphs import Drawn, behind_cycles, drawn, simulated
 from tests.commtrace.analyze.test_second_computation import FAULTY, TRACES, loaded
+from tests.test_imports import loaded_modules
 
 SEEDS = range(300)
 GRAPHS = [drawn(seed, has_cycles=seed % 3 == 0) for seed in SEEDS]
@@ -110,3 +114,24 @@ def test_an_unchanged_replay_is_the_recorded_run(name: str) -> None:
 def test_small_graphs_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_compiled", None)
     assert len(replayed(work_graph(loaded("training"))).time)
+
+
+COMMAND = """
+import sys
+from commtrace_cli.main import main
+sys.argv = ["commtrace", "table", {path!r}, {table!r}]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+"""
+
+
+@pytest.mark.parametrize("table", ["critical_path", "slack"])
+def test_commands_on_small_runs_do_not_load_numba(table: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_trace(TRACES["training"], path)
+    modules = loaded_modules(COMMAND.format(path=str(path), table=table))
+    assert "commtrace.analyze.replay.engine" in modules
+    assert "numba" not in modules
+    assert "numba" in loaded_modules("import numba")
