@@ -16,6 +16,9 @@ from commtrace.analyze.overlap.overlap_lost.table import OVERLAP_LOST
 from commtrace.analyze.pipelines.bubbles import BUBBLES
 from commtrace.analyze.pipelines.schedule import SCHEDULE
 from commtrace.analyze.pipelines.stages import STAGES
+from commtrace.analyze.replay.critical_path import CRITICAL_PATH
+from commtrace.analyze.replay.critical_share import CRITICAL_SHARE
+from commtrace.analyze.replay.slack import SLACK
 from commtrace.analyze.replay.whatif import WHATIF
 from commtrace.analyze.run.analysis import Analysis
 from commtrace.analyze.traffic.bandwidth import BANDWIDTH
@@ -50,6 +53,7 @@ CATALOG: dict[str, Analysis] = {
             START_SKEW,
             BALANCE,
         ),
+        *(CRITICAL_PATH, CRITICAL_SHARE, SLACK),
         *(SIZES, BANDWIDTH, MATRIX, KERNEL_PATTERNS),
         *(ALL_TO_ALL_SPLITS, EXPERT_LOAD),
         *(STAGES, BUBBLES, SCHEDULE),

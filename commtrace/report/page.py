@@ -39,7 +39,7 @@ from commtrace.units import text_of_duration
 
 _SCRIPTS = (
     "format figures address keys download themes table calls tables filter meeting story detail "
-    "flame blocks overview spans lanes steps traces timeline steering cards fields page"
+    "flame blocks overview spans lanes steps traces timeline path steering cards fields page"
 )
 SCRIPTS = tuple(f"{name}.js" for name in _SCRIPTS.split())
 

@@ -29,9 +29,10 @@ class Notice:
     """Relevant only to readers of the tables and pictures that it limits."""
 
 
+_OF_PATHS = ("critical_path", "critical_share", "slack")
 _OF_TIMES = (
     *("overlap", "balance", "activity", "timeline", "wait_states", "skew", "start_skew"),
-    *("bandwidth", "overlap_lost"),
+    *("bandwidth", "overlap_lost", *_OF_PATHS),
 )
 _OF_WAITS = (
     *("by_rank", "timeline", "wait_states", "rank_waits", "skew", "start_skew", "stragglers"),
@@ -60,8 +61,8 @@ RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("by_step", "timeline", "overlap", "balance"), of_recording.no_steps),
     (("by_module", "flame"), of_calls.no_modules),
     (("by_op", "flame", "timeline"), of_calls.no_operators),
-    (_OF_WAITS, of_calls.no_waits),
-    (_OF_WAITS, of_recording.several_clocks),
+    ((*_OF_WAITS, *_OF_PATHS), of_calls.no_waits),
+    ((*_OF_WAITS, *_OF_PATHS), of_recording.several_clocks),
     (("overlap", "balance"), of_recording.host_clocks),
     (_OF_BLOCKED_TIMES, of_calls.untimed),
     (_OF_BYTES, of_calls.unsized),
@@ -79,7 +80,7 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("by_axis",), of_calls.no_axes),
     (("by_group",), of_calls.lacking("group", "The process group")),
     (_OF_MEASURES, of_recording.joined),
-    (_OF_WAITS, of_calls.unmatched),
+    ((*_OF_WAITS, *_OF_PATHS), of_calls.unmatched),
     (("matrix",), of_calls.no_routes),
     (("all_to_all_splits", "expert_load"), of_tables.no_splits),
     (("all_to_all_splits", "expert_load"), of_tables.no_experts),

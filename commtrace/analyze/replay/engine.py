@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -146,8 +146,11 @@ def _walk(function: Callable[..., Any], num_edges: int, *arrays: np.ndarray) -> 
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     from numba import njit
 
-    return njit(cache=True, nogil=True)(function)
+    try:
+        return njit(cache=True, nogil=True)(function)
+    except RuntimeError:  # no folder can be written that numba keeps compiled functions in
+        return njit(nogil=True)(function)
