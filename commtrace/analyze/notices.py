@@ -17,13 +17,14 @@ from commtrace.analyze.experts.expert_load import expert_load
 from commtrace.analyze.findings import muted, unanswered
 from commtrace.analyze.findings.needs import DEPENDENCIES, SPLITS
 from commtrace.analyze.measures.census import WAIT, census
+from commtrace.analyze.replay.words import why_not_replayed
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.known import is_fake_world, why_incomplete
 from commtrace.analyze.run.matching import TRANSFERS
 from commtrace.analyze.traffic.matrix import matrix
 from commtrace.analyze.values import replicas
 from commtrace.schema import COMM, MAX_ACTIONS
-from commtrace.tracefile import EVERY, RECORDING, STEPS_FROM, WRITE_ERRORS
+from commtrace.tracefile import EVERY, RECORDING, REPLAYED, STEPS_FROM, WRITE_ERRORS
 from commtrace.units import counted, known_note, ordinal, text_of_ranks
 
 EVERYTHING = "everything"
@@ -46,6 +47,14 @@ class Notice:
     text: str
     is_minor: bool = False
     """Relevant only to readers of the tables and pictures that it limits."""
+
+
+def replayed_note(frames: Frames) -> str:
+    """Return a sentence that says with which changes a run was replayed; empty if recorded."""
+    if REPLAYED not in frames.run:
+        return ""
+    changes = str(frames.run[REPLAYED])
+    return f"Replayed, not recorded: {f'with {changes}' if changes else 'without a change'}."
 
 
 def _no_calls(frames: Frames) -> str:
@@ -451,6 +460,7 @@ _OF_BYTES = (*_OF_MEASURES, "matrix", "findings")
 
 
 RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
+    ((EVERYTHING,), replayed_note),
     ((EVERYTHING,), _no_calls),
     ((EVERYTHING,), _imported),
     ((*_OF_WAITS, "matrix"), _one_rank),
@@ -496,6 +506,7 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("matrix", "consistency", "divergences"), _nothing_to_compare),
     (("findings",), _unanswered_rules),
     (("findings",), _muted_findings),
+    (("whatif",), why_not_replayed),
     (("by_step", "overlap", "balance", "timeline"), _found_steps),
 )
 
