@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from commtrace.errors import UsageError
-from commtrace.units import counted, text_of_ranks
 from commtrace_cli.documents import records, write_csv, write_json
 from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.options import changes as changing
@@ -38,8 +37,6 @@ Changes: `compute *F`, `latency *F` or `latency 5us`, `bandwidth *F` or `bandwid
 """
 
 _MOST = 12
-_MOST_RANKS = 8
-"""Lines of ranks that are printed; of more, their mean."""
 
 
 def whatif(
@@ -81,8 +78,9 @@ def whatif(
     elif as_json:
         write_json(frames.run, {CATALOG["whatif"]: table})
     elif not is_silent(frames, trace):
-        folded = _folded(table.to_dict("records"))
-        _print_best(data_console(), frames, folded, rows)
+        from commtrace.analyze.replay.lines import folded
+
+        _print_best(data_console(), frames, folded(table.to_dict("records")), rows)
         given = {"--steps": steps, "--window": window}
         part = [word for name, value in given.items() if value for word in (name, value)]
         first = [str(table["text"].iloc[0])] if len(table) else []
@@ -96,13 +94,12 @@ def _answer(
     from commtrace.analyze.replay.whatif import what_if
 
     answer = what_if(frames, changes)
-    table = effects(answer)
     if as_csv:
-        write_csv(table)
+        write_csv(effects(answer))
     elif as_json:
-        write_json(frames.run, {}, **_facts(answer), effects=records(table))
+        write_json(frames.run, {}, **_facts(answer), effects=records(effects(answer)))
     else:
-        _print_answer(data_console(), answer, table.to_dict("records"))
+        _print_answer(data_console(), answer)
     if output is not None:
         from commtrace.analyze.run.frame import trace_of
         from commtrace.tracefile.run_file import write_trace
@@ -124,18 +121,6 @@ def _facts(answer: Answer) -> dict[str, Any]:
         "num_inferred": answer.num_inferred,
         "num_dependencies": answer.num_dependencies,
     }
-
-
-def _folded(rows: Sequence[Mapping[Any, Any]]) -> list[dict[Any, Any]]:
-    """Return rows of which none says the same as another: their texts are put together."""
-    from commtrace.analyze.replay.words import saves_text
-
-    found: dict[tuple[str, ...], dict[Any, Any]] = {}
-    for row in rows:
-        key = (saves_text(row), row["change"], row["how"])
-        texts = found[key]["text"] if key in found else []
-        found[key] = {**row, "text": [*texts, row["text"]]}
-    return list(found.values())
 
 
 def _print_best(
@@ -163,7 +148,7 @@ def _print_best(
             Text.assemble((saves_text(row), style), f"  {row['change']}"),
         )
         lines = [("", change_text(row), ""), ("how: ", row["how"], "green")]
-        lines += [("replayed: ", text, "dim") for text in row["text"]]
+        lines += [("replayed: ", text, "dim") for text in row["texts"]]
         for label, text, colour in lines:
             if text:
                 shown = _labelled(label, text, colour) if label else Text(text, style=colour)
@@ -184,73 +169,27 @@ def _labelled(label: str, text: str, style: str) -> Table:
     return grid
 
 
-def _print_answer(console: Console, answer: Answer, rows: list[dict[Any, Any]]) -> None:
+def _print_answer(console: Console, answer: Answer) -> None:
     from commtrace.analyze.notices import replayed_note
-    from commtrace.analyze.replay.words import after_text, unit_of, verdict_text
-    from commtrace.units import text_of_measured
+    from commtrace.analyze.replay.lines import (
+        HEADINGS,
+        effect_lines,
+        extent_line,
+        step_line,
+        verdict_line,
+    )
 
     if note := replayed_note(answer.basis):
         console.print(Text(f"note: {note}", style="yellow"))
-    before = answer.before
     for change in answer.changes:
         console.print(Text(change.text, style="dim"))
-    time = text_of_measured(before.step_ns, before.error_ns)
-    after = after_text(before.step_ns, answer.after, before.error_ns)
-    verdict = verdict_text(before, answer.after)
-    console.print(
-        Text.assemble((f"{unit_of(before.num_steps)}  {time}  ->  {after}", "bold"), f"  {verdict}")
-    )
+    console.print(Text.assemble((step_line(answer), "bold"), f"  {verdict_line(answer)}"))
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("", overflow="fold")
-    for name in ("before", "after", "saved"):
+    for name in HEADINGS:
         table.add_column(name, justify="right", no_wrap=True)
-    for cells in _lines(answer, rows):
+    for cells in effect_lines(answer):
         table.add_row(*map(Text, cells))
     if table.row_count:
         console.print(table)
-    console.print(Text(_notes(answer), style="dim"))
-
-
-_OF = {"rank": "step of ", "kind": "blocked in ", "wait state": ""}
-
-
-def _lines(answer: Answer, rows: list[dict[Any, Any]]) -> list[tuple[str, ...]]:
-    """Return the cells of the effects, without rows of zeros; ranks of equal cells as one row."""
-    rows = [row for row in rows if row["before_ns"] or row["after_ns"]]
-    ranks = [row for row in rows if row["of"] == "rank"]
-    equal: dict[tuple[str, ...], list[int]] = {}
-    for row in ranks:
-        equal.setdefault(_cells(answer, row), []).append(int(row["name"].rpartition(" ")[2]))
-    if len(equal) > _MOST_RANKS:
-        mean = {
-            name: sum(row[name] for row in ranks) / len(ranks)
-            for name in ("before_ns", "after_ns", "saved_ns")
-        }
-        lines = [(f"step of {counted(len(ranks), 'rank')}, mean", *_cells(answer, mean))]
-    else:
-        lines = [(f"step of {text_of_ranks(each)}", *cells) for cells, each in equal.items()]
-    others = [row for row in rows if row["of"] != "rank"]
-    return lines + [(_OF[row["of"]] + row["name"], *_cells(answer, row)) for row in others]
-
-
-def _cells(answer: Answer, row: Mapping[Any, Any]) -> tuple[str, ...]:
-    from commtrace.analyze.replay.words import text_beside
-    from commtrace.units import text_within
-
-    step, error = answer.before.step_ns, answer.before.error_ns
-    share = error / step if step else math.nan
-    return (
-        text_beside(row["before_ns"], step, error),
-        text_beside(row["after_ns"], step, error),
-        text_within(row["saved_ns"], abs(row["saved_ns"]) * share),
-    )
-
-
-def _notes(answer: Answer) -> str:
-    """Return the extent of the changes, and of what the replay supposes."""
-    notes = [f"{counted(len(answer.changed.rows), 'call')} changed"]
-    if answer.changed.num_unknown:
-        notes.append(f"{answer.changed.num_unknown:,} left alone: the trace lacks their data times")
-    num = answer.num_dependencies
-    inferred = f"{answer.num_inferred:,} of {num:,} dependencies are inferred"
-    return "; ".join([*notes, inferred])
+    console.print(Text(extent_line(answer), style="dim"))
