@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -99,6 +100,7 @@ def help_of(answers: Answers, selection: Selection) -> Help:
 
 
 _TITLE = "Best change saves"
+_LONGEST_NOTE = 130
 
 
 def _clause(sentence: str) -> str:
@@ -115,7 +117,8 @@ def _tile(frames: Frames, rows: list[dict[Any, Any]], bound: str) -> Tile:
     time = text_of_measured(best["before_ns"], best["error_ns"])
     unit = unit_of(len(frames.steps))
     note = f"of a {unit} of {time} ({share_text(best)}): {best['change']}"
-    return Tile(_TITLE, saved_text(best), note, target=_TARGET)
+    short = textwrap.shorten(note, _LONGEST_NOTE, placeholder=" …")
+    return Tile(_TITLE, saved_text(best), short, target=_TARGET)
 
 
 def _card(row: Mapping[Any, Any], command: tuple[str, str]) -> ChangeCard:

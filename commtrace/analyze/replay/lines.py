@@ -79,10 +79,12 @@ def extent_line(answer: Answer) -> str:
 def folded(rows: Sequence[Mapping[Any, Any]]) -> list[dict[Any, Any]]:
     """Return rows of table `whatif` of which none reads like another.
 
-    Column `texts` has the texts of all rows that read alike.
+    Ranks that are balanced by one finding, and by all of them, are alike if they save as much.
+    Column `texts` has the texts of all rows that are alike.
     """
     found: dict[tuple[str, ...], dict[Any, Any]] = {}
     for row in rows:
-        key = (saves_text(row), row["change"], row["how"])
+        is_balance = row["text"].split()[0] == "balance"
+        key = (saves_text(row), *(["balance"] if is_balance else [row["change"], row["how"]]))
         found.setdefault(key, {**row, "texts": []})["texts"].append(row["text"])
     return list(found.values())

@@ -71,6 +71,8 @@ def prices_of(run: Frames) -> Prices:
         for key, own in medians.groupby(level=by)
     ]
     found = pd.DataFrame(fits, columns=[*by, "latency_ns", "ns_per_byte"])
+    # Without a fit, the columns have no type.
+    found = found.astype({"latency_ns": "float64", "ns_per_byte": "float64"})
     return Prices(table.merge(found, on=by, how="left").set_axis(table.index))
 
 
