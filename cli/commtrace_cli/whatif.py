@@ -60,7 +60,9 @@ def whatif(
     if output is not None:
         if not changes:
             raise UsageError(
-                "cannot write a replayed run", found="no change", attempt="a change, such as overlap"
+                "cannot write a replayed run",
+                found="no change",
+                attempt="a change, such as overlap",
             )
         check_output(output, force=force, read=[trace])
     frames = part_of(load_run(trace, workers), selection_of(window, steps))

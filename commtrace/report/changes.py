@@ -88,7 +88,9 @@ def help_of(answers: Answers, selection: Selection) -> Help:
     frames, lacking = part.frames, part.lacking
     if frames is None or not len(work_graph(basis_of(frames)).calls):
         lacking = lacking or "The run cannot be replayed: the times of all calls are unknown."
-        return Help(Tile(_TITLE, NOT_KNOWN, _clause(lacking), target=_TARGET), "", "", lacking, (), 0)
+        return Help(
+            Tile(_TITLE, NOT_KNOWN, _clause(lacking), target=_TARGET), "", "", lacking, (), 0
+        )
     rows = folded(answers["whatif"].to_dict("records"))
     bound = ", ".join(bound_by(frames))
     step = step_text(frames)
@@ -127,7 +129,7 @@ def _card(row: Mapping[Any, Any], command: tuple[str, str]) -> ChangeCard:
     return ChangeCard(
         title=row["change"],
         how=row["how"],
-        times=change_text(row),
+        times=change_text(row).replace("->", "→"),
         saves=saved_text(row),
         share=share_text(row),
         bound=row["bound"],

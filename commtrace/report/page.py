@@ -100,9 +100,7 @@ def render_page(run: Frames, selection: Selection = WHOLE_RUN) -> str:
         evaluated_note=evaluated_note(frames),
         consistency_summary=found,
         notices=[
-            notice.text
-            for notice in all_notices
-            if not notice.is_minor and notice.text != replayed
+            notice.text for notice in all_notices if not notice.is_minor and notice.text != replayed
         ],
         facts=answers["facts"].to_dict("records"),
         kinds=_kinds(answers),

@@ -13,8 +13,9 @@ from commtrace.analyze.run.cached_per_run import of_run
 from commtrace.analyze.run.frame import Frames
 
 MOST_CALLS = 20_000
-"""Number of calls up to which a run is replayed as a whole: with all changes, that takes seconds."""
+"""Number of calls up to which a run is replayed as a whole, which takes seconds."""
 MOST_CALLS_OF_A_STEP = 200_000
+"""Number of calls of a step from which a page has no replays."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -58,9 +58,7 @@ class Tile:
         return not math.isnan(self.share)
 
 
-def tiles(
-    answers: Answers, found: ConsistencySummary, opening: Tile | None = None
-) -> list[Tile]:
+def tiles(answers: Answers, found: ConsistencySummary, opening: Tile | None = None) -> list[Tile]:
     """Return the tiles of a run, in order.
 
     Args:

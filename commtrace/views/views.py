@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from commtrace.errors import RecordingError, unknown_name
 from commtrace.schema import TABLES
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from commtrace.analyze import Frames
     from commtrace.views.explained import Explained
     from commtrace.views.table import Table
-    from commtrace.views.whatif import WhatIf
 
 
 class Views(ABC):
@@ -79,28 +78,6 @@ class Views(ABC):
 
         frames = self.frames()
         return Findings.of_run(CATALOG["findings"].function(frames), frames)
-
-    @overload
-    def whatif(self) -> Table: ...
-
-    @overload
-    def whatif(self, change: str, *changes: str) -> WhatIf: ...
-
-    def whatif(self, *changes: str) -> Table | WhatIf:
-        """Replay the run with changes; without any, return the changes that pay, best first.
-
-        Args:
-            changes: Changes that are made together, such as `remove where kind=barrier`, as
-                `commtrace whatif` takes them, or the texts in column `text` of the table.
-
-        Raises:
-            UsageError: There is no such change, it names nothing in the run or contradicts another,
-                or the trace lacks times.
-        """
-        from commtrace.analyze.replay.whatif import what_if
-        from commtrace.views.whatif import WhatIf
-
-        return WhatIf(what_if(self.frames(), changes)) if changes else self.table("whatif")
 
     def explain(self, call: str) -> Explained:
         """Explain a call: `0:92` is call 92 of rank 0, `longest` the call that blocks longest.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
 from commtrace.analyze.replay.effects import COLUMNS, effects
 from commtrace.analyze.replay.lines import (
     HEADINGS,
@@ -11,9 +14,9 @@ from commtrace.analyze.replay.lines import (
     verdict_line,
 )
 from commtrace.analyze.replay.whatif import Answer
+from commtrace.analyze.run.frame import Frames
 from commtrace.escaping import visible
 from commtrace.views.html import html
-from commtrace.views.run import Run, fields_of
 from commtrace.views.table import Table
 
 _METHODS = "effects(), run, saved_ns, step_ns, replayed_step_ns"
@@ -37,14 +40,18 @@ _TEMPLATE = """
 """
 
 
-class WhatIf:
+R = TypeVar("R")
+
+
+class WhatIf(Generic[R]):
     """A run replayed with changes."""
 
-    __slots__ = ("_answer", "_run")
+    __slots__ = ("_answer", "_run", "_view")
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, view: Callable[[Frames], R]) -> None:
         self._answer = answer
-        self._run: Run | None = None
+        self._view = view
+        self._run: R | None = None
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -53,12 +60,12 @@ class WhatIf:
 
     @property
     def step_ns(self) -> float:
-        """Time of a step as recorded, in ns: the median of steady steps; without steps, of the run."""
+        """Recorded time of a step in ns, the median of steady steps; without steps, of the run."""
         return self._answer.before.step_ns
 
     @property
     def error_ns(self) -> float:
-        """Standard error of that time, by the variation between steps; nan with fewer than three."""
+        """Standard error of that time, by the steps' variation; nan with fewer than three."""
         return self._answer.before.error_ns
 
     @property
@@ -72,10 +79,10 @@ class WhatIf:
         return self._answer.saved_ns
 
     @property
-    def run(self) -> Run:
+    def run(self) -> R:
         """The replayed run, with the longer of the step times."""
         if self._run is None:
-            self._run = Run(**fields_of(self._answer.run))
+            self._run = self._view(self._answer.run)
         return self._run
 
     def effects(self) -> Table:

@@ -107,13 +107,14 @@ found.run.timeline()  # the replayed run has all views
 
 ## The changes
 
-A change is a verb, a value if it takes one, and conditions after `where`, joined by `and`. Conditions
-are those of `commtrace table --where`: of table `comm` and `mesh_axis`, or, of `compute`, of table `ops` or
-`kernels`. `finding=3` names the calls of the third finding of `commtrace findings --json`.
+A change is a verb, a value if it takes one, and conditions after `where`, joined by `and`.
+Conditions are those of `commtrace table --where`: of table `comm` and `mesh_axis`, or, of
+`compute`, of table `ops` or `kernels`. `finding=3` names the calls of the third finding of
+`commtrace findings --json`.
 
 | change | value | meaning | example |
 | --- | --- | --- | --- |
-"""
+"""  # noqa: E501 - rows of a table
 
 END = """\
 
@@ -143,16 +144,18 @@ has ended it and its kernels have run.
 
 ## Reading an answer
 
-- **±** is the standard error of the step time, by the variation between steps. Times are printed to the
-  digits that it bears. A saving below it cannot be verified by a single run of as many steps.
-- A **range** has two replays. The trace does not tell how much of a transfer is latency if all messages
-  of a kind are equally long; or it lacks when a result was used. The truth lies between *all* and *nothing*
-  of it. The times by rank and kind, and the replayed run, are of the longer step.
-- A **limit** shows what is at stake. No change of a program reaches it: an ideal network has no latency.
-- **Left alone** are calls for which the trace lacks when the data was ready or the result used, which are
-  recorded with detail `op` on the CPU. The saving may be larger.
-- **Inferred** dependencies are not stated by the trace: a host that waits for a device without a recorded
-  synchronization, for example. If many are inferred, trust the answer less.
+- **±** is the standard error of the step time, by the variation between steps. Times are printed to
+  the digits that it bears. A saving below it cannot be verified by a single run of as many steps.
+- A **range** has two replays. The trace does not tell how much of a transfer is latency if all
+  messages of a kind are equally long; or it lacks when a result was used. The truth lies between
+  *all* and *nothing* of it. The times by rank and kind, and the replayed run, are of the longer
+  step.
+- A **limit** shows what is at stake. No change of a program reaches it: an ideal network has no
+  latency.
+- **Left alone** are calls for which the trace lacks when the data was ready or the result used,
+  which are recorded with detail `op` on the CPU. The saving may be larger.
+- **Inferred** dependencies are not stated by the trace: a host that waits for a device without a
+  recorded synchronization, for example. If many are inferred, trust the answer less.
 - Savings of several lines do not add up: replay the changes together.
 
 ## Modelled, and not
@@ -160,9 +163,9 @@ has ended it and its kernels have run.
 Modelled are the hosts' threads and their order, operators, calls with all members, point-to-point
 transfers, waits, launches, streams, synchronizations and steps. Not modelled:
 
-- **Contention.** Computation and communication that newly overlap slow each other down: on the CPU they share
-  cores, on a GPU multiprocessors and memory. gloo's threads and NCCL's channels serve several calls at a
-  time, which a replay lets run at full speed. The truth saves less.
+- **Contention.** Computation and communication that newly overlap slow each other down: on the CPU
+  they share cores, on a GPU multiprocessors and memory. gloo's threads and NCCL's channels serve
+  several calls at a time, which a replay lets run at full speed. The truth saves less.
 - **Memory.** Prefetched parameters and larger buckets need space; a replay does not know the limit.
 - **Other kernels.** A smaller message may be sent by another algorithm.
 - **Asynchronous calls on devices** keep the streams that they ran on.
@@ -170,19 +173,21 @@ transfers, waits, launches, streams, synchronizations and steps. Not modelled:
 
 ## Accuracy
 
-`make bench-whatif` runs programs, replays their runs with a change, makes the change in the program,
-and prints the predicted next to the measured step time. <!-- figures of `make bench-whatif` -->
+`make bench-whatif` runs programs, replays their runs with a change, makes the change in the
+program, and prints the predicted next to the measured step time. <!-- figures of `make
+bench-whatif` -->
 
 ## From the answer to a change
 
 1. Take the first line that is no limit. *how* names the setting or function.
-2. `commtrace findings run.json` and `commtrace table run.json overlap_lost` name the lines of the calls;
-   `commtrace whatif run.json "overlap where source_line=41"` tells whether a single line suffices.
+2. `commtrace findings run.json` and `commtrace table run.json overlap_lost` name the lines of the
+   calls; `commtrace whatif run.json "overlap where source_line=41"` tells whether a single line
+   suffices.
 3. `commtrace diff run.json replayed.json` shows the calls that differ.
-4. Change the program, record it again, and compare: `commtrace diff run.json changed.json`. If the step is not as
-   short as predicted, `commtrace diff replayed.json changed.json` shows where.
-5. If nothing helps, the second line says what bounds the step. *Work of hosts* is the program's own computation, or
-   Python's; *transfers* need fewer bytes or faster links.
+4. Change the program, record it again, and compare: `commtrace diff run.json changed.json`. If the
+   step is not as short as predicted, `commtrace diff replayed.json changed.json` shows where.
+5. If nothing helps, the second line says what bounds the step. *Work of hosts* is the program's own
+   computation, or Python's; *transfers* need fewer bytes or faster links.
 """
 
 

@@ -33,7 +33,9 @@ def test_without_a_change_those_that_pay_are_listed_within_the_width(
     assert max(map(len, lines)) <= 80
     assert lines[0] == f"step 100 µs, of {NUM_STEPS} steady steps"
     assert lines[1].startswith("on the critical path: work of hosts ")
-    first = lines.index(" 1  saves 10 µs (10%)  In most steps, 4 calls of barrier are followed by a")
+    first = lines.index(
+        " 1  saves 10 µs (10%)  In most steps, 4 calls of barrier are followed by a"
+    )
     assert lines[first + 1 : first + 7] == [
         "    collective of the same group that waits for all ranks as well, at",
         "    train.py:7.",
@@ -152,7 +154,7 @@ def test_json_has_exact_numbers_and_no_nan(commtrace: Commtrace, tmp_path: Path)
     answer = json.loads(commtrace("whatif", path, REMOVED, "--json").out)
     assert answer["changes"] == [REMOVED]
     assert (answer["step_ns"], answer["error_ns"], answer["num_steps"]) == (100_000, None, 2)
-    assert answer["replayed_step_ns"] == [90_000]* 2
+    assert answer["replayed_step_ns"] == [90_000] * 2
     assert answer["saved_ns"] == [10_000] * 2
     assert (answer["num_calls"], answer["num_unknown"], answer["num_inferred"]) == (4, 0, 0)
     assert answer["effects"][0] == {

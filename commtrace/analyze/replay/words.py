@@ -31,7 +31,7 @@ def step_text(step: StepTime) -> str:
 
 
 def change_text(row: Mapping[Any, Any]) -> str:
-    """Return the step times before and after a change of table `whatif`: `290 ± 15 ms -> 238 ms`."""
+    """Return the step times without and with a change: `290 ± 15 ms -> 238 ms`."""
     before, error = row["before_ns"], row["error_ns"]
     return f"{text_of_measured(before, error)} -> {after_text(before, after_of(row), error)}"
 
@@ -111,12 +111,10 @@ def saves_text(row: Mapping[Any, Any]) -> str:
 
 
 def share_text(row: Mapping[Any, Any]) -> str:
-    """Return the part of the step that a change of table `whatif` saves, at most if it is a range."""
+    """Return the part of a step that a change saves; of a range, both ends or the most."""
     if not row["before_ns"]:
         return "–"
-    least, most = (
-        percent(row[name] / row["before_ns"]) for name in ("saved_ns", "most_saved_ns")
-    )
+    least, most = (percent(row[name] / row["before_ns"]) for name in ("saved_ns", "most_saved_ns"))
     if row["bound"] != RANGE or least == most:
         return least
     return f"{least} to {most}" if row["saved_ns"] > 0 else most

@@ -41,7 +41,7 @@ def _timed(
 ) -> Any:
     lasts = 1000 * (end - begin)
     return call(
-        id=number, seq=number, rank=rank, kind=kind, at=base + 1000 * begin, until=base + 1000 * end,
-        call_ns=lasts, blocked_ns=lasts, step=step, source_file="train.py",
+        id=number, seq=number, rank=rank, kind=kind, at=base + 1000 * begin,
+        until=base + 1000 * end, call_ns=lasts, blocked_ns=lasts, step=step, source_file="train.py",
         source_line=7 if kind == "barrier" else 9, **more,
     )  # fmt: skip

@@ -34,7 +34,7 @@ def test_a_card_has_times_share_extent_and_command() -> None:
     assert helps.step == "step 100 µs, of 4 steady steps"
     assert helps.bound_by.startswith("on the critical path: work of hosts")
     first = helps.cards[0]
-    assert (first.times, first.saves, first.share) == ("100 µs -> 90 µs", "10 µs", "10%")
+    assert (first.times, first.saves, first.share) == ("100 µs → 90 µs", "10 µs", "10%")
     assert (first.bound, first.facts) == ("", ("8 calls",))
     assert first.commands == ("commtrace whatif RUN 'remove where finding=2'",)
     assert [card.bound for card in helps.cards].count("limit") == 1
