@@ -124,6 +124,7 @@ docs: $(READY) ## what docs/ says of columns, analyses, commands and operators
 	$(BIN)/python docs/generate/analyses.py
 	$(BIN)/python docs/generate/commands.py
 	$(BIN)/python docs/generate/operators.py
+	$(BIN)/python docs/generate/whatif.py
 
 notebooks: $(READY) ## run the notebooks and keep what they show
 	$(BIN)/python notebooks/write.py

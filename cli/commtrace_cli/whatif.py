@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.padding import Padding
 from rich.table import Table
 
-from commtrace.units import counted, text_of_duration
-from commtrace_cli.documents import write_csv, write_json
+from commtrace.errors import UsageError
+from commtrace_cli.documents import records, write_csv, write_json
 from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.options import changes as changing
 from commtrace_cli.options import inputs, outputs, printing, processes, selection
@@ -33,7 +33,7 @@ Examples:
 
 Changes: `compute *F`, `latency *F` or `latency 5us`, `bandwidth *F` or `bandwidth 50GB/s`,
 `payload *F`, `shrink *F`, `remove`, `async`, `earlier`, `overlap`, `merge` and `balance`, each with
-`where` and conditions joined by `and`, as of `commtrace table`.
+`where` and conditions joined by `and`, as of `commtrace table`; docs/whatif.md has their meanings.
 """
 
 _MOST = 12
@@ -44,6 +44,7 @@ def whatif(
     changes: changing.Changes = None,
     rows: selection.Rows = _MOST,
     steps: selection.Steps = None,
+    window: selection.Window = None,
     output: changing.ReplayedRun = None,
     force: outputs.Force = False,
     as_json: printing.AsJson = False,
@@ -57,21 +58,40 @@ def whatif(
     lacks when results were used. A limit cannot be reached by a change of the program.
     """
     if output is not None:
+        if not changes:
+            raise UsageError(
+                "cannot write a replayed run",
+                found="no change",
+                attempt="a change, such as overlap",
+            )
         check_output(output, force=force, read=[trace])
-    frames = part_of(load_run(trace, workers), selection_of(steps=steps))
+    frames = part_of(load_run(trace, workers), selection_of(window, steps))
+    if changes:
+        _answer(frames, changes, output, as_json=as_json, as_csv=as_csv)
+        if not (as_json or as_csv):
+            written = [] if output is None else [output]
+            finish(written, then=["commtrace", "summary", output or trace])
+        return
     from commtrace.analyze import CATALOG
 
-    if not changes:
-        table = CATALOG["whatif"].function(frames)
-        if as_csv:
-            write_csv(table)
-        elif as_json:
-            write_json(frames.run, {CATALOG["whatif"]: table})
-        elif not is_silent(frames, trace):
-            _print_best(data_console(), frames, table.head(rows).to_dict("records"), len(table))
-            first = table["text"].iloc[0] if len(table) else ""
-            finish([], then=["commtrace", "whatif", trace, *([str(first)] if first else [])])
-        return
+    table = CATALOG["whatif"].function(frames)
+    if as_csv:
+        write_csv(table)
+    elif as_json:
+        write_json(frames.run, {CATALOG["whatif"]: table})
+    elif not is_silent(frames, trace):
+        from commtrace.analyze.replay.lines import folded
+
+        _print_best(data_console(), frames, folded(table.to_dict("records")), rows)
+        given = {"--steps": steps, "--window": window}
+        part = [word for name, value in given.items() if value for word in (name, value)]
+        first = [str(table["text"].iloc[0])] if len(table) else []
+        finish([], then=["commtrace", "whatif", trace, *first, *part])
+
+
+def _answer(
+    frames: Frames, changes: list[str], output: Path | None, *, as_json: bool, as_csv: bool
+) -> None:
     from commtrace.analyze.replay.effects import effects
     from commtrace.analyze.replay.whatif import what_if
 
@@ -79,28 +99,25 @@ def whatif(
     if as_csv:
         write_csv(effects(answer))
     elif as_json:
-        write_json(frames.run, {}, **_facts(answer), effects=effects(answer).to_dict("records"))
+        write_json(frames.run, {}, **_facts(answer), effects=records(effects(answer)))
     else:
-        _print_answer(data_console(), answer, effects(answer).to_dict("records"))
+        _print_answer(data_console(), answer)
     if output is not None:
         from commtrace.analyze.run.frame import trace_of
         from commtrace.tracefile.run_file import write_trace
 
         write_trace(trace_of(answer.run), output)
-    if not (as_json or as_csv):
-        written = [] if output is None else [output]
-        finish(written, then=["commtrace", "summary", output or trace])
 
 
 def _facts(answer: Answer) -> dict[str, Any]:
-    least, most = answer.saved_ns
+    error = answer.before.error_ns
     return {
         "changes": [change.text for change in answer.changes],
         "step_ns": answer.before.step_ns,
-        "error_ns": answer.before.error_ns,
+        "error_ns": None if math.isnan(error) else error,
         "num_steps": answer.before.num_steps,
         "replayed_step_ns": [*answer.after],
-        "saved_ns": [least, most],
+        "saved_ns": [*answer.saved_ns],
         "num_calls": len(answer.changed.rows),
         "num_unknown": answer.changed.num_unknown,
         "num_inferred": answer.num_inferred,
@@ -108,74 +125,73 @@ def _facts(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _step(answer_or_row: Mapping[str, Any]) -> str:
-    error = answer_or_row["error_ns"]
-    return text_of_duration(answer_or_row["before_ns"]) + (
-        f" ± {text_of_duration(error)}" if error == error else ""
-    )
-
-
 def _print_best(
-    console: Console, frames: Frames, rows: list[dict[Any, Any]], num: int
+    console: Console, frames: Frames, rows: Sequence[Mapping[Any, Any]], most: int
 ) -> None:
+    from commtrace.analyze.notices import replayed_note
     from commtrace.analyze.replay.whatif import bound_by, step_text
+    from commtrace.analyze.replay.words import change_text, saves_text, why_not_replayed
 
+    for note in filter(None, (replayed_note(frames), why_not_replayed(frames))):
+        console.print(Text(f"note: {note}", style="yellow"))
+    if why_not_replayed(frames):
+        return
     console.print(Text(step_text(frames), style="bold"))
     for line in bound_by(frames):
         console.print(Text(line, style="dim"))
     if not rows:
         console.print()
         console.print(Text("No change that was replayed makes a step shorter."))
-    for number, row in enumerate(rows, start=1):
-        console.print()
+    for number, row in enumerate(rows[:most], start=1):
         style = "dim" if row["bound"] == "limit" else "bold yellow"
-        console.print(Text.assemble((f"{number:>2}  ", "dim"), (_saves(row), style), f"  {row['change']}"))
-        for label, text, colour in (("how", row["how"], "green"), ("replayed", row["text"], "dim")):
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_row(
+            Text(f"{number:>2}", style="dim"),
+            Text.assemble((saves_text(row), style), f"  {row['change']}"),
+        )
+        lines = [("", change_text(row), ""), ("how: ", row["how"], "green")]
+        lines += [("replayed: ", text, "dim") for text in row["texts"]]
+        for label, text, colour in lines:
             if text:
-                console.print(Padding(Text(f"{label}: {text}", style=colour), (0, 0, 0, 4), expand=False))
-    if num > len(rows):
+                shown = _labelled(label, text, colour) if label else Text(text, style=colour)
+                grid.add_row("", shown)
         console.print()
-        console.print(Text(f"{num - len(rows)} more: --rows {num}", style="dim"))
+        console.print(grid)
+    if len(rows) > most:
+        console.print()
+        console.print(Text(f"{len(rows) - most} more: --rows {len(rows)}", style="dim"))
 
 
-def _saves(row: Mapping[Any, Any]) -> str:
-    least, most = text_of_duration(row["saved_ns"]), text_of_duration(row["most_saved_ns"])
-    if row["bound"] == "range":
-        return f"saves {least} to {most}" if row["saved_ns"] > 0 else f"saves at most {most}"
-    limit = "limit: " if row["bound"] == "limit" else ""
-    return f"{limit}saves {least} ({row['share']:.1%})"
+def _labelled(label: str, text: str, style: str) -> Table:
+    """Return a text whose lines stand right of its label."""
+    grid = Table.grid()
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(label, style=style), Text(text, style=style))
+    return grid
 
 
-def _print_answer(console: Console, answer: Answer, rows: list[dict[Any, Any]]) -> None:
-    before, (least, most) = answer.before, answer.after
-    unit = "step" if before.num_steps else "run"
-    error = f" ± {text_of_duration(before.error_ns)}" if before.error_ns == before.error_ns else ""
-    after = text_of_duration(most)
-    if text_of_duration(least) != after:
-        after = f"{text_of_duration(least)} to {after}"
-    saved = before.step_ns - most
-    share = f"{abs(saved) / before.step_ns:.1%}" if before.step_ns else ""
-    verdict = f"saves {text_of_duration(saved)}" if saved >= 0 else f"costs {text_of_duration(-saved)}"
+def _print_answer(console: Console, answer: Answer) -> None:
+    from commtrace.analyze.notices import replayed_note
+    from commtrace.analyze.replay.lines import (
+        HEADINGS,
+        effect_lines,
+        extent_line,
+        step_line,
+        verdict_line,
+    )
+
+    if note := replayed_note(answer.basis):
+        console.print(Text(f"note: {note}", style="yellow"))
     for change in answer.changes:
         console.print(Text(change.text, style="dim"))
-    console.print(
-        Text.assemble(
-            (f"{unit}  {text_of_duration(before.step_ns)}{error}  ->  {after}", "bold"),
-            f"  {verdict} ({share})",
-        )
-    )
+    console.print(Text.assemble((step_line(answer), "bold"), f"  {verdict_line(answer)}"))
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name, justify in (("", "left"), ("before", "right"), ("after", "right"), ("saved", "right")):
-        table.add_column(name, justify=justify)
-    for row in rows:
-        of = {"rank": "step of ", "kind": "blocked in ", "wait state": ""}[row["of"]]
-        cells = [text_of_duration(row[name]) for name in ("before_ns", "after_ns", "saved_ns")]
-        table.add_row(Text(of + row["name"]), *map(Text, cells))
-    console.print(table)
-    notes = [counted(len(answer.changed.rows), "call") + " changed"]
-    if answer.changed.num_unknown:
-        notes.append(f"{answer.changed.num_unknown} left alone: the trace lacks their data times")
-    notes.append(
-        f"{answer.num_inferred} of {answer.num_dependencies} dependencies are inferred"
-    )
-    console.print(Text("; ".join(notes), style="dim"))
+    table.add_column("", overflow="fold")
+    for name in HEADINGS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for cells in effect_lines(answer):
+        table.add_row(*map(Text, cells))
+    if table.row_count:
+        console.print(table)
+    console.print(Text(extent_line(answer), style="dim"))

@@ -17,5 +17,7 @@ Changes = Annotated[
 ]
 ReplayedRun = Annotated[
     Path | None,
-    option("--output -o FILE", "Write the replayed run, which every command takes.", show_default=False),
+    option(
+        "--output -o FILE", "Write the replayed run, which every command takes.", show_default=False
+    ),
 ]

@@ -12,6 +12,7 @@ of_tables       pipelines, kernels, tensors, experts and findings
 
 from __future__ import annotations
 
+from commtrace.analyze.notices.of_recording import replayed_note
 from commtrace.analyze.notices.table import (
     EVERYTHING,
     MINOR_RULES,
@@ -21,4 +22,4 @@ from commtrace.analyze.notices.table import (
     notices_on,
 )
 
-__all__ = ["EVERYTHING", "MINOR_RULES", "RULES", "Notice", "notices_of", "notices_on"]
+__all__ = ["EVERYTHING", "MINOR_RULES", "RULES", "Notice", "notices_of", "notices_on", "replayed_note"]

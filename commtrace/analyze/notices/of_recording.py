@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.known import is_fake_world, why_incomplete
-from commtrace.tracefile import EVERY, RECORDING, STEPS_FROM, WRITE_ERRORS
+from commtrace.tracefile import EVERY, RECORDING, REPLAYED, STEPS_FROM, WRITE_ERRORS
 from commtrace.units import counted, ordinal, text_of_ranks
+
+
+def replayed_note(frames: Frames) -> str:
+    """Return a sentence that says with which changes a run was replayed; empty if recorded."""
+    if REPLAYED not in frames.run:
+        return ""
+    changes = str(frames.run[REPLAYED])
+    return f"Replayed, not recorded: {f'with {changes}' if changes else 'without a change'}."
 
 
 def no_calls(frames: Frames) -> str:

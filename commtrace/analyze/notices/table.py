@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from commtrace.analyze.findings.needs import DEPENDENCIES
 from commtrace.analyze.notices import of_calls, of_recording, of_tables
+from commtrace.analyze.replay.words import why_not_replayed
 from commtrace.analyze.run.frame import Frames
 
 EVERYTHING = "everything"
@@ -49,6 +50,7 @@ _OF_BLOCKED_TIMES = (
 _OF_BYTES = (*_OF_MEASURES, "matrix", "findings")
 
 RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
+    ((EVERYTHING,), of_recording.replayed_note),
     ((EVERYTHING,), of_recording.no_calls),
     ((EVERYTHING,), of_recording.imported),
     ((*_OF_WAITS, "matrix"), of_recording.one_rank),
@@ -94,6 +96,7 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("matrix", "consistency", "divergences"), of_calls.nothing_to_compare),
     (("findings",), of_tables.unanswered_rules),
     (("findings",), of_tables.muted_findings),
+    (("whatif",), why_not_replayed),
     (("by_step", "overlap", "balance", "timeline"), of_recording.found_steps),
 )
 

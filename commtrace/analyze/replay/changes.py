@@ -214,7 +214,7 @@ def _names_nothing(change: Change, found: Sequence[str], what: str) -> UsageErro
     return UsageError(
         f"the change {change.text!r} is of nothing in this run",
         found="; ".join(found) or f"no {what} with known times",
-        attempt="commtrace table calls RUN, which lists the calls with their columns",
+        attempt="commtrace table RUN calls, which lists the calls with their columns",
     )
 
 

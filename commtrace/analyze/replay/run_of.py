@@ -27,9 +27,7 @@ from commtrace.analyze.replay.graph import (
 )
 from commtrace.analyze.run.frame import Frames
 from commtrace.schema import COMPUTE
-
-REPLAYED = "replayed"
-"""Name of the fact with the changes of a replayed run."""
+from commtrace.tracefile import REPLAYED
 
 _SPANS: Mapping[str, tuple[str, str]] = {
     "ops": ("start_ns", "duration_ns"),

@@ -30,12 +30,13 @@ from commtrace.analyze.replay.graph import (
 from commtrace.analyze.replay.outcome import StepTime, step_time
 from commtrace.analyze.replay.run_of import run_of
 from commtrace.analyze.replay.suggestions import Suggestion, of_findings, suggestions
+from commtrace.analyze.replay.words import LIMIT, RANGE, why_not_replayed
+from commtrace.analyze.replay.words import step_text as text_of_step
 from commtrace.analyze.run.analysis import Analysis, typed
 from commtrace.analyze.run.cached_per_run import of_run
 from commtrace.analyze.run.frame import Frames
 from commtrace.errors import UsageError
 from commtrace.schema import Column
-from commtrace.units import counted, text_of_duration
 
 COLUMNS = (
     Column("change", str, "", "the change, in words"),
@@ -57,8 +58,6 @@ COLUMNS = (
     ),
     Column("text", str, "", "the change as `commtrace whatif RUN` takes it", title="Replayed"),
 )  # fmt: skip
-
-LIMIT, RANGE = "limit", "range"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,9 +122,9 @@ def what_if(run: Frames, changes: Sequence[str | Change]) -> Answer:
     graph = work_graph(basis)
     _check_times(basis, len(graph.calls))
     before = _before(basis)
-    results = [_replayed(basis, given, share) for share in (0.0, 1.0)]
-    if not results[0][0].is_bound:
-        results = results[:1]
+    results = [_replayed(basis, given, 0.0)]
+    if results[0][0].is_bound:
+        results.append(_replayed(basis, given, 1.0))
     times = [step_time(basis, replay).step_ns / made.samples for made, replay in results]
     slowest = int(np.argmax(times))
     return Answer(basis, given, before, (min(times), max(times)), *results[slowest])
@@ -162,16 +161,12 @@ def _before(basis: Frames) -> StepTime:
 
 def best_changes(run: Frames) -> pd.DataFrame:
     """Return the changes that pay, the largest saving first; limits come last."""
-    if not run.num_calls:
+    if not run.num_calls or why_not_replayed(run):
         return typed(pd.DataFrame(), COLUMNS)
     basis = basis_of(run)
     if not len(work_graph(basis).calls):
         return typed(pd.DataFrame(), COLUMNS)
-    rows = [
-        row
-        for each in suggestions(run, basis)
-        if (row := _row(each, what_if(basis, each.changes))) is not None
-    ]
+    rows = [row for each in suggestions(run, basis) if (row := _row_of(basis, each)) is not None]
     table = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
     if table.empty:
         return typed(table, COLUMNS)
@@ -183,6 +178,14 @@ def best_changes(run: Frames) -> pd.DataFrame:
 
 LEAST_SHARE = 0.001
 """Changes that save a smaller part of the step are left out."""
+
+
+def _row_of(basis: Frames, suggestion: Suggestion) -> dict[str, object] | None:
+    """Return a row of the table; None if the change cannot be made or saves nothing."""
+    try:
+        return _row(suggestion, what_if(basis, suggestion.changes))
+    except UsageError:  # its calls have no times, or would wait for each other
+        return None
 
 
 def _row(suggestion: Suggestion, answer: Answer) -> dict[str, object] | None:
@@ -209,13 +212,8 @@ def _row(suggestion: Suggestion, answer: Answer) -> dict[str, object] | None:
 
 
 def step_text(run: Frames) -> str:
-    """Return the step time of a run in a sentence: `step 12 ms ± 0.1 ms, of 20 steady steps`."""
-    basis = basis_of(run)
-    step = _before(basis)
-    if not step.num_steps:
-        return f"run {text_of_duration(step.step_ns)}, without steps"
-    error = f" ± {text_of_duration(step.error_ns)}" if step.error_ns == step.error_ns else ""
-    return f"step {text_of_duration(step.step_ns)}{error}, of {counted(step.num_steps, 'steady step')}"
+    """Return the step time of a run in words: `step 12.0 ± 0.1 ms, of 20 steady steps`."""
+    return text_of_step(_before(basis_of(run)))
 
 
 _WORDS = {
