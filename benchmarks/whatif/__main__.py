@@ -1,9 +1,9 @@
 """Predictions of `commtrace whatif`, checked by making the change; and the replay's own figures.
 
-    python -m benchmarks.whatif                   all parts
-    python -m benchmarks.whatif claims --rounds 5
-    python -m benchmarks.whatif claims --keep build/whatif    leaves the recordings there
-    python -m benchmarks.whatif claims --of build/whatif      only reads them
+python -m benchmarks.whatif                   all parts
+python -m benchmarks.whatif claims --rounds 5
+python -m benchmarks.whatif claims --keep build/whatif    leaves the recordings there
+python -m benchmarks.whatif claims --of build/whatif      only reads them
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def check_claims(console: Console, folder: Path, given: argparse.Namespace) -> b
         table.add_row(*_cells(each))
     console.print(table)
     error, naive = (
-        statistics.median(getattr(each, name) for each in found) for name in ("error", "naive_error")
+        statistics.median(getattr(each, name) for each in found)
+        for name in ("error", "naive_error")
     )
     noise = statistics.median(each.noise for each in found)
     is_kept = error <= max(MOST_ERROR, TIMES_NOISE * noise)
@@ -111,7 +112,9 @@ def _check_order(console: Console, found: Sequence[Checked]) -> bool:
     measured = sorted(together, key=lambda each: each.measured)
     is_kept = [each.claim for each in predicted] == [each.claim for each in measured]
     names = ", ".join(each.claim.cost for each in predicted)
-    console.print(f"order of savings of a program with {len(together)} costs: {names}: {_verdict(is_kept)}")
+    console.print(
+        f"order of savings of a program with {len(together)} costs: {names}: {_verdict(is_kept)}"
+    )
     return is_kept
 
 
@@ -128,12 +131,14 @@ def check_unchanged(console: Console, folder: Path, given: argparse.Namespace) -
     """Replay recorded programs without a change."""
     if given.of is None:
         record_programs(folder)
-    table = _table("replay without a change", "program", "ranks", "calls", "step", "waits", "worst", "")
+    table = _table(
+        "replay without a change", "program", "ranks", "calls", "step", "waits", "worst", ""
+    )
     found = list(replays(folder))
     for each, (_, _, num_ranks) in zip(found, PROGRAMS, strict=True):
         table.add_row(
-            each.name, str(num_ranks), f"{each.num_calls:,}", f"{each.step:.2%}", f"{each.wait:.2%}",
-            each.worst if each.wait else "", _verdict(each.is_kept),
+            each.name, str(num_ranks), f"{each.num_calls:,}", f"{each.step:.2%}",
+            f"{each.wait:.2%}", each.worst if each.wait else "", _verdict(each.is_kept),
         )  # fmt: skip
     console.print(table)
     return all(each.is_kept for each in found)
@@ -144,7 +149,12 @@ def check_speed(console: Console, folder: Path, given: argparse.Namespace) -> bo
     table = _table("speed, on one core", "", "measured", "bar", "")
     found = list(speeds(folder, given.calls))
     for each in found:
-        table.add_row(each.name, each.measured, each.bar, "" if each.is_kept is None else _verdict(each.is_kept))
+        table.add_row(
+            each.name,
+            each.measured,
+            each.bar,
+            "" if each.is_kept is None else _verdict(each.is_kept),
+        )
     console.print(table)
     return all(each.is_kept is not False for each in found)
 
@@ -154,12 +164,16 @@ def check_healthy(console: Console, folder: Path, given: argparse.Namespace) -> 
     if given.of is None:
         with undisturbed():
             record_models(folder)
-    table = _table("changes of healthy programs that save more", "program", "change", "saves", num_left=2)
+    table = _table(
+        "changes of healthy programs that save more", "program", "change", "saves", num_left=2
+    )
     found = list(promises(folder))
     for each in found:
         table.add_row(each.program, each.change, f"{each.share:.1%}")
     console.print(table)
-    console.print(f"{len(found)} changes that save more than {MOST_PROMISED:.0%}: {_verdict(not found)}")
+    console.print(
+        f"{len(found)} changes that save more than {MOST_PROMISED:.0%}: {_verdict(not found)}"
+    )
     return not found
 
 
@@ -178,12 +192,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.whatif", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all"
+    )
     parser.add_argument("--program", help="check the claims of this program only")
-    parser.add_argument("--rounds", type=int, default=3, help="recordings of each program; default: 3")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="recordings of each program; default: 3"
+    )
     parser.add_argument("--calls", type=int, default=1_000_000, help="calls of the large run")
     parser.add_argument("--keep", type=Path, help="a folder for the recordings")
-    parser.add_argument("--of", type=Path, help="a folder with recordings, of which nothing is recorded")
+    parser.add_argument(
+        "--of", type=Path, help="a folder with recordings, of which nothing is recorded"
+    )
     parser.add_argument("--check", action="store_true", help="end with code 1 if a bar is missed")
     given = parser.parse_args(argv)
     if unknown := set(given.parts) - set(PARTS):

@@ -7,7 +7,10 @@ and both sides of a transfer for each other.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -74,7 +77,7 @@ def _transfers(plan: Irregular, now: np.ndarray, chance: np.random.Generator) ->
     stages = np.array_split(np.arange(plan.num_ranks), plan.num_stages)
     found = []
     for _ in range(plan.num_micro_batches):
-        for sources, targets in zip(stages[:-1], stages[1:], strict=True):
+        for sources, targets in pairwise(stages):
             num = min(len(sources), len(targets))
             sources, targets = sources[:num], targets[:num]
             _work(now, sources, chance)
@@ -123,7 +126,7 @@ def _calls(
     )
 
 
-def _columns(comm: pd.DataFrame) -> dict[str, object]:
+def _columns(comm: pd.DataFrame) -> dict[str, Any]:
     """Return the columns of table `comm`."""
     constant = {
         "payload_bytes": PAYLOAD_BYTES, "dtype": "bfloat16", "thread": 7, "source_file": "train.py",
@@ -131,11 +134,13 @@ def _columns(comm: pd.DataFrame) -> dict[str, object]:
     }  # fmt: skip
     comm = comm.assign(**constant)
 
-    def column(each: Column) -> object:
+    def column(each: Column) -> Any:
         known = each.name in comm.columns
         if each.type is str:
             codes, texts = (
-                pd.factorize(comm[each.name]) if known else (np.zeros(len(comm), dtype="int64"), [""])
+                pd.factorize(comm[each.name])
+                if known
+                else (np.zeros(len(comm), dtype="int64"), [""])
             )
             return StringColumn(_ints(codes), list(texts))
         return _ints(comm[each.name] if known else np.full(len(comm), each.missing))
@@ -143,9 +148,7 @@ def _columns(comm: pd.DataFrame) -> dict[str, object]:
     return {each.name: column(each) for each in TABLES["comm"]}
 
 
-def _ints(values: object) -> object:
-    from array import array
-
+def _ints(values: Any) -> array[int]:
     column = array("q")
     column.frombytes(np.ascontiguousarray(values, dtype="int64").tobytes())
     return column
@@ -178,9 +181,9 @@ def _small_tables(
                 for rank in range(plan.num_ranks)
             ],
             "steps": [
-                (rank, step, START_NS + int(bounds[step][rank]), START_NS + int(bounds[step + 1][rank]))
+                (rank, step, START_NS + int(begin[rank]), START_NS + int(end[rank]))
                 for rank in range(plan.num_ranks)
-                for step in range(plan.num_steps)
+                for step, (begin, end) in enumerate(pairwise(bounds))
             ],
         },
     )  # fmt: skip

@@ -104,11 +104,11 @@ def measured_ns(run: Frames) -> float:
 
 
 def blocked_ns(answer: Answer) -> float:
-    """Return the blocked time of the changed calls and their matches per step, a mean over ranks."""
+    """Return the blocked time of the changed calls and their matches: per step, mean over ranks."""
     run, rows = answer.basis, answer.changed.rows
     comm = run.comm
     match = answer.changed.graph.calls["match"]
-    own = match.index[match.isin(match.reindex(rows))]
+    own = match.index[(match >= 0) & match.isin(match.reindex(rows))]
     steps = run.timed_steps
     num = int(is_steady(run, steps["step"]).sum())
     blocked = comm["blocked_ns"].loc[own].where(is_steady(run, comm["step"].loc[own]), 0)

@@ -1,8 +1,8 @@
 """Recordings of the claims' programs, with a cost and without it, in turn.
 
-    FOLDER/barriers/before-0.json    with the cost
-    FOLDER/barriers/after-0.json     without it
-    FOLDER/barriers/before-1.json    again
+FOLDER/barriers/before-0.json    with the cost
+FOLDER/barriers/after-0.json     without it
+FOLDER/barriers/before-1.json    again
 """
 
 from __future__ import annotations
@@ -24,18 +24,15 @@ BEFORE, AFTER = "before", "after"
 
 
 def path_of(folder: Path, claim: Claim, variant: str, number: int) -> Path:
-    """Return the path of a recording; claims of one program have its first recordings in common."""
-    name = claim.program if variant == BEFORE else claim.name
-    return folder / f"{name.replace(': ', '-').replace(' ', '_')}-{variant}-{number}.json"
+    """Return the path of a recording."""
+    return folder / claim.name.replace(": ", "-").replace(" ", "_") / f"{variant}-{number}.json"
 
 
 def record_claims(claims: Iterable[Claim], folder: Path, num_rounds: int) -> None:
-    """Record the programs of claims, `num_rounds` times each."""
+    """Record the programs of claims, with and without their costs in turn, `num_rounds` times each."""
     by_size = sorted(claims, key=lambda claim: claim.num_ranks)
     for num_ranks, own in groupby(by_size, key=lambda claim: claim.num_ranks):
-        run_processes(
-            _record, num_ranks, list(own), str(folder), num_rounds, timeout_s=TIMEOUT_S
-        )
+        run_processes(_record, num_ranks, list(own), str(folder), num_rounds, timeout_s=TIMEOUT_S)
 
 
 def _record(claims: list[Claim], folder: str, num_rounds: int) -> None:
@@ -46,9 +43,7 @@ def _record(claims: list[Claim], folder: str, num_rounds: int) -> None:
         for number in range(num_rounds):
             for variant, costs in variants.items():
                 path = path_of(Path(folder), claim, variant, number)
-                torch.distributed.barrier()
-                if path.exists():
-                    continue
+                path.parent.mkdir(parents=True, exist_ok=True)
                 torch.distributed.barrier()
                 with commtrace.record(path, detail="op") as recording:
                     step = PROGRAMS[claim.program](Place(rank, size, recording))

@@ -84,7 +84,12 @@ def figures_of(path: Path) -> list[Figure]:
     for text in CHANGES:
         _, seconds = timed(_changed, run, graph, text)
         found.append(
-            Figure(f"change: {text}", f"{seconds:.2f} s", f"{MOST_SECONDS:g} s", seconds <= MOST_SECONDS)
+            Figure(
+                f"change: {text}",
+                f"{seconds:.2f} s",
+                f"{MOST_SECONDS:g} s",
+                seconds <= MOST_SECONDS,
+            )
         )
     peak = getrusage(RUSAGE_SELF).ru_maxrss * 1024
     limit = text_of_bytes(MOST_BYTES)

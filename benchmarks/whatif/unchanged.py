@@ -104,7 +104,11 @@ def errors_of(name: str, run: Frames) -> Unchanged:
     error = (after.reindex(counts.index).fillna(0) - counts).abs() / counts
     worst = "" if error.empty else "rank {} {}".format(*error.idxmax())  # type: ignore[misc] - a tuple
     return Unchanged(
-        name, run.num_calls, abs(step.step_ns / recorded - 1), float(error.max() if len(error) else 0), worst
+        name,
+        run.num_calls,
+        abs(step.step_ns / recorded - 1),
+        float(error.max() if len(error) else 0),
+        worst,
     )
 
 

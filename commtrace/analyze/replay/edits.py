@@ -30,8 +30,8 @@ from commtrace.analyze.replay.graph import (
 )
 
 _OF_CALL = (ISSUE, WAIT)
-_MOST_MAKING_NS = 100_000
-"""Time between two calls in a row, above which the program works in between."""
+_MAKING_NS = 5_000, 100_000
+"""Time between two calls in a row: no function of Python takes less, and more is work between."""
 
 
 def remove(draft: Draft, rows: np.ndarray) -> np.ndarray:
@@ -60,7 +60,9 @@ def _making_ns(draft: Draft) -> np.ndarray:
 
     Torch's Python functions, and the recorder, take it for any call. Longer work is the program's.
     """
-    edges = np.flatnonzero(_between_calls(draft) & (draft.length <= _MOST_MAKING_NS))
+    least, most = _MAKING_NS
+    is_making = (draft.length >= least) & (draft.length <= most)
+    edges = np.flatnonzero(_between_calls(draft) & is_making)
     rank = draft.points.rank[draft.target[edges]]
     usual = pd.Series(draft.length[edges]).groupby(rank).median()
     num_ranks = int(draft.points.rank.max(initial=0)) + 1

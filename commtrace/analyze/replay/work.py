@@ -15,7 +15,7 @@ from commtrace.analyze.run.frame import Frames
 from commtrace.schema import COMPUTE
 
 LEAST_EXCESS = 0.05
-"""Part of the median of the other ranks by which a rank's work must exceed it to be a straggler's."""
+"""Part of the other ranks' median by which a rank's work must exceed it to be a straggler's."""
 
 
 def computing_edges(draft: Draft, run: Frames) -> np.ndarray:
@@ -59,7 +59,7 @@ def without_stragglers(draft: Draft, run: Frames, rows: np.ndarray | None = None
     """Let no rank compute longer before a collective than the median of its peers usually does.
 
     A rank is too slow at a place, such as the third collective of a group in each step, if the
-    median of its work over all steps exceeds the median of the other members by more than it varies.
+    median of its work over all steps exceeds that of the other members by more than it varies.
 
     Args:
         draft: The graph.
