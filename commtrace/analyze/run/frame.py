@@ -314,10 +314,8 @@ def categorical(column: StringColumn) -> Any:
     codes = np.asarray(column.codes, dtype="int64")
     # All columns of a file share its strings, so some of them do not occur in this one.
     used = np.flatnonzero(np.bincount(codes, minlength=len(column.strings))).tolist()
-    texts = {code: column.strings[code] for code in used}
-    for code, text in texts.items():
-        if not text.isascii():
-            texts[code] = encodable(text)
+    strings = {code: str(column.strings[code]) for code in used}
+    texts = {code: each if each.isascii() else encodable(each) for code, each in strings.items()}
     # Two strings may have the same text once they are escaped.
     names = sorted(set(texts.values()))
     places = {name: place for place, name in enumerate(names)}
