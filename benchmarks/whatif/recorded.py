@@ -29,7 +29,7 @@ def path_of(folder: Path, claim: Claim, variant: str, number: int) -> Path:
 
 
 def record_claims(claims: Iterable[Claim], folder: Path, num_rounds: int) -> None:
-    """Record the programs of claims, with and without their costs in turn, `num_rounds` times each."""
+    """Record programs of claims with and without their costs in turn, `num_rounds` times each."""
     by_size = sorted(claims, key=lambda claim: claim.num_ranks)
     for num_ranks, own in groupby(by_size, key=lambda claim: claim.num_ranks):
         run_processes(_record, num_ranks, list(own), str(folder), num_rounds, timeout_s=TIMEOUT_S)

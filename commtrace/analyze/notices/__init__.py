@@ -22,4 +22,12 @@ from commtrace.analyze.notices.table import (
     notices_on,
 )
 
-__all__ = ["EVERYTHING", "MINOR_RULES", "RULES", "Notice", "notices_of", "notices_on", "replayed_note"]
+__all__ = [
+    "EVERYTHING",
+    "MINOR_RULES",
+    "RULES",
+    "Notice",
+    "notices_of",
+    "notices_on",
+    "replayed_note",
+]

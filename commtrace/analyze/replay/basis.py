@@ -16,7 +16,7 @@ MOST_CALLS = 2_000_000
 
 @of_run
 def basis_of(run: Frames) -> Frames:
-    """Return the run in memory, or steady steps of a stored run in a row, as many as can be replayed.
+    """Return the run in memory, or as many steady steps of a stored run as can be replayed.
 
     Raises:
         UsageError: It is a stored run without steps, or with steps of too many calls.

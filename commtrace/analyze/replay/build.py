@@ -108,11 +108,19 @@ def _put_together(parts: Sequence[_Part]) -> tuple[Points, Links, pd.DataFrame]:
     for part, first, chain in zip(parts, first_points, first_chains, strict=False):
         own = part.points
         points.append(
-            Points(own.sort, own.rank, own.row, own.at, np.where(own.chain >= 0, own.chain + chain, -1))
+            Points(
+                own.sort, own.rank, own.row, own.at, np.where(own.chain >= 0, own.chain + chain, -1)
+            )
         )
         edges = part.links
         links.append(
-            Links(edges.source + first, edges.target + first, edges.length, edges.sort, edges.is_inferred)
+            Links(
+                edges.source + first,
+                edges.target + first,
+                edges.length,
+                edges.sort,
+                edges.is_inferred,
+            )
         )
         moved = {name: part.calls[name] + first for name in ("begin_point", "end_point")}
         calls.append(part.calls.assign(**moved))
@@ -150,9 +158,7 @@ def _wakes(host: pd.DataFrame, calls: pd.DataFrame, completes: pd.Series) -> Lin
     # A later wait for a call may have begun before the call completed and ended before, too.
     fits = length >= 0
     assumed = calls["is_assumed"].loc[ends["row"]].to_numpy(bool)
-    return Links.of(
-        source[fits], ends.index.to_numpy()[fits], length[fits], WAKE, assumed[fits]
-    )
+    return Links.of(source[fits], ends.index.to_numpy()[fits], length[fits], WAKE, assumed[fits])
 
 
 def _begin_of(host: pd.DataFrame, ends: pd.DataFrame) -> np.ndarray:

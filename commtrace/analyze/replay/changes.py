@@ -1,6 +1,6 @@
 """Changes of a run by their text, and what they do to its graph of work.
 
-    compute *0.5 where rank=2              work of a rank, of modules or operators takes half as long
+    compute *0.5 where rank=2              work of ranks, modules or operators takes half as long
     latency 5us where mesh_axis=dp         each transfer's latency, or its factor
     bandwidth *2 where kind=all_gather     bytes per second of transfers, or their busbw
     payload *0.5 where dtype=float32       size of messages
@@ -13,7 +13,7 @@
     balance                                no rank is slower than the median of its peers
     even where step=7                      the same at each of these collectives by itself
     cores                                  no thread waits for a core
-    batch *2                               a step has twice the samples; times are of as many as before
+    batch *2                               steps have twice the samples; times are for as many
 
 A condition is one of `commtrace table --where`, of table `comm` or, of `compute`, of `ops` or
 `kernels`. `VERBS` has a row for each.
@@ -83,7 +83,8 @@ class Context:
         prices: Latencies and bandwidths of the run's transfers.
         latency_share: Place of the latency between its bounds, from 0 to 1, where it is unknown.
             With 0, nothing is assumed in favour of a change.
-        shares: Part of each call's transfer that is latency, as changes have left it; nan if unknown.
+        shares: Part of each call's transfer that is latency, as changes have left it; nan if
+            unknown.
         least: The least that it can be.
         is_bound: True once that part was needed, or the uses of results that are not known.
         changed: Rows of table `comm` that each change has changed.
@@ -491,6 +492,7 @@ VERBS: dict[str, Verb] = {
         "a step has that many times as many samples; times are for as many as before",
     ),
     "balance": Verb(
-        _balance, (), "balance", "no rank computes longer than the median of its peers usually does",
+        _balance, (), "balance",
+        "no rank computes longer than the median of its peers usually does",
     ),
 }  # fmt: skip

@@ -91,8 +91,8 @@ def _kernels(part: Frames) -> pd.DataFrame:
     table = part.kernels
     table = table[(table["start_ns"] >= 0) & (table["duration_ns"] >= 0)]
     streams = pd.MultiIndex.from_frame(
-        pd.DataFrame({"rank": table["rank"], "device": table["device"].astype(object), "stream": table["stream"]})
-    )  # fmt: skip
+        table[["rank", "device", "stream"]].astype({"device": object})
+    )
     begin = table["start_ns"] - part.start_ns
     found = pd.DataFrame(
         {
@@ -130,12 +130,15 @@ def _begins(part: Frames, kernels: pd.DataFrame, host: pd.DataFrame) -> Links:
     delay = begin - np.max(ready, axis=0)
     after, after_end = _ended_just_before(kernels, (delay > _LEAST_DELAY_NS))
     delay[after >= 0] = 0
-    found = Links.of(after[after >= 0], point[after >= 0], (begin - after_end)[after >= 0], AFTER, True)
+    found = Links.of(
+        after[after >= 0], point[after >= 0], (begin - after_end)[after >= 0], AFTER, True
+    )
     for number, (source, since, sort) in enumerate(sources):
         own = source >= 0
         # An edge never lets a kernel begin later than it did.
         length = np.minimum(
-            np.where(binding == number, delay, 0) + (least if sort == LAUNCHING else 0), begin - since
+            np.where(binding == number, delay, 0) + (least if sort == LAUNCHING else 0),
+            begin - since,
         )
         found = found.joined(Links.of(source[own], point[own], length[own], sort))
     return found
@@ -151,7 +154,9 @@ def _points_of(host: pd.DataFrame, sort: int, rows: pd.Index) -> np.ndarray:
 def _previous(kernels: pd.DataFrame, stream: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the end of the previous kernel of each stream: point and time."""
     same = np.append(False, stream[1:] == stream[:-1])
-    ends, points = (kernels[name].shift(1, fill_value=0).to_numpy() for name in ("end", "end_point"))
+    ends, points = (
+        kernels[name].shift(1, fill_value=0).to_numpy() for name in ("end", "end_point")
+    )
     return np.where(same, points, -1), np.where(same, ends, 0)
 
 
@@ -159,7 +164,9 @@ def _waited_for(part: Frames, kernels: pd.DataFrame) -> tuple[np.ndarray, np.nda
     """Return the kernel that the stream of each kernel waits for by an event: point and time."""
     found = np.full(len(kernels), -1), np.zeros(len(kernels), dtype="int64")
     syncs = part.syncs
-    waits = syncs[(syncs["kind"] == STREAM_WAIT) & (syncs["kernel_id"] >= 0) & (syncs["at_ns"] >= 0)]
+    waits = syncs[
+        (syncs["kind"] == STREAM_WAIT) & (syncs["kernel_id"] >= 0) & (syncs["at_ns"] >= 0)
+    ]
     if waits.empty:
         return found
     source = _places(kernels, waits["rank"], waits["kernel_id"])
@@ -172,8 +179,13 @@ def _waited_for(part: Frames, kernels: pd.DataFrame) -> tuple[np.ndarray, np.nda
         }
     ).sort_values("at", kind="stable")
     events = pd.DataFrame(
-        {"rank": waits["rank"], "stream": waits["stream"], "at": waits["at_ns"] - part.start_ns, "source": source}
-    )[source >= 0].sort_values("at", kind="stable")  # fmt: skip
+        {
+            "rank": waits["rank"],
+            "stream": waits["stream"],
+            "at": waits["at_ns"] - part.start_ns,
+            "source": source,
+        }
+    )[source >= 0].sort_values("at", kind="stable")
     met = pd.merge_asof(
         events, launched[launched["at"] >= 0], on="at", by=["rank", "stream"], direction="forward"
     ).dropna(subset=["place"])
@@ -195,9 +207,7 @@ def _places(kernels: pd.DataFrame, rank: pd.Series, kernel_id: pd.Series) -> np.
     return place[~place.index.duplicated()].reindex(wanted).fillna(-1).to_numpy().astype("int64")
 
 
-def _ended_just_before(
-    kernels: pd.DataFrame, wanted: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _ended_just_before(kernels: pd.DataFrame, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the last kernel of the rank's other streams that ended just before a kernel began."""
     found = np.full(len(kernels), -1), np.zeros(len(kernels), dtype="int64")
     if not wanted.any():

@@ -49,9 +49,9 @@ class Draft:
 
     def graph(self) -> WorkGraph:
         """Return the graph as it is now."""
-        links = Links(
-            self.source, self.target, self.length, self.sort, self.is_inferred
-        ).taken(self.is_kept)
+        links = Links(self.source, self.target, self.length, self.sort, self.is_inferred).taken(
+            self.is_kept
+        )
         origin = np.full(len(self.points), LONG_AGO)
         origin[: len(self._graph.origin)] = self._graph.origin
         return replace(
@@ -115,7 +115,8 @@ class Draft:
         until = np.rint((at_of - begin) * scale).astype("int64")
         new = self.new_points(self.source[edge_of], WITHIN, at_of)
         self.points = replace(
-            self.points, chain=_with(self.points.chain, new, self.points.chain[self.target[edge_of]])
+            self.points,
+            chain=_with(self.points.chain, new, self.points.chain[self.target[edge_of]]),
         )
         since = np.append(0, until[:-1])
         since[is_first] = 0
@@ -136,7 +137,9 @@ class Draft:
 
 def distinct(*rows: np.ndarray) -> np.ndarray:
     """Return the distinct rows of tables, in order; faster than `numpy.unique` for many."""
-    is_given = np.zeros(max((int(each.max(initial=-1)) for each in rows), default=-1) + 1, dtype=bool)
+    is_given = np.zeros(
+        max((int(each.max(initial=-1)) for each in rows), default=-1) + 1, dtype=bool
+    )
     for each in rows:
         is_given[each] = True
     return np.flatnonzero(is_given)

@@ -92,9 +92,7 @@ def remove_between(draft: Draft, rows: np.ndarray) -> None:
     draft.length[between & is_own[draft.source] & is_own[draft.target]] = 0
 
 
-def asynchronous(
-    draft: Draft, rows: np.ndarray, used: pd.Series, issue_ns: float
-) -> np.ndarray:
+def asynchronous(draft: Draft, rows: np.ndarray, used: pd.Series, issue_ns: float) -> np.ndarray:
     """Let ranks wait for calls where their results were first used.
 
     Args:

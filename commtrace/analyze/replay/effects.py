@@ -17,7 +17,7 @@ from commtrace.units import text_of_ranks
 COLUMNS = (
     Column("of", str, "", "rank (time of its steps), kind (blocked time) or wait state (waits)"),
     Column("name", str, "", "the rank, the kind or the wait state"),
-    Column("before_ns", float, "ns", "recorded, per steady step; of kinds and waits, mean over ranks"),
+    Column("before_ns", float, "ns", "recorded, per steady step; of kinds, mean over ranks"),
     Column("after_ns", float, "ns", "the same with the changes", title="With the changes"),
     Column("saved_ns", float, "ns", "difference", title="Saves"),
 )  # fmt: skip
@@ -43,7 +43,9 @@ def _per_step(run: Frames) -> pd.Series:
     lasted = (steps["end_ns"] - steps["start_ns"]).groupby(steps["rank"]).median()
     of_ranks = pd.Series(
         lasted.to_numpy("float64"),
-        index=pd.MultiIndex.from_product([[RANK], [text_of_ranks([each]) for each in lasted.index]]),
+        index=pd.MultiIndex.from_product(
+            [[RANK], [text_of_ranks([each]) for each in lasted.index]]
+        ),
     )
     comm, num = run.comm, max(len(steps), 1)
     counted = is_steady(run, comm["step"]) if len(steps) else comm["step"] == comm["step"]
@@ -51,10 +53,15 @@ def _per_step(run: Frames) -> pd.Series:
         num = max(run.num_ranks, 1)
     wait = arrivals(run)["wait_ns"]
     sums = {
-        KIND: comm["blocked_ns"].where(counted, 0).clip(lower=0).groupby(comm["kind"].astype(object)),
-        WAIT_STATE: wait.where(counted, 0).clip(lower=0).groupby(
-            comm["kind"].astype(object).map(STATES)
-        ),
+        KIND: comm["blocked_ns"]
+        .where(counted, 0)
+        .clip(lower=0)
+        .groupby(comm["kind"].astype(object)),
+        WAIT_STATE: wait.where(counted, 0)
+        .clip(lower=0)
+        .groupby(comm["kind"].astype(object).map(STATES)),
     }
     others = {of: by.sum().astype("float64") / num for of, by in sums.items()}
-    return pd.concat([of_ranks, *(pd.concat({of: each}) for of, each in others.items() if len(each))])
+    return pd.concat(
+        [of_ranks, *(pd.concat({of: each}) for of, each in others.items() if len(each))]
+    )

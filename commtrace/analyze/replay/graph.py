@@ -1,10 +1,10 @@
 """The graph of work of a run: points in time, and edges between them that take time.
 
-    host of a rank     ──HOST──> CALL_BEGIN ──ISSUE──> CALL_END ──HOST──> WAIT_BEGIN ──WAIT──> WAIT_END
-                                     │                                                            ▲
-    its collective                   └─ARRIVE─> MEETING ──TRANSFER──> COMPLETE ──────WAKE─────────┘
-                                     ┌─ARRIVE────▲
-    another rank       ──HOST──> CALL_BEGIN ...
+    host of a rank  ──HOST──> CALL_BEGIN ──ISSUE──> CALL_END ──HOST──> WAIT_BEGIN ──WAIT──> WAIT_END
+                                  │                                                            ▲
+    its collective                └─ARRIVE─> MEETING ──TRANSFER──> COMPLETE ──────WAKE─────────┘
+                                  ┌─ARRIVE────▲
+    another rank    ──HOST──> CALL_BEGIN ...
 
     host               ──HOST──> LAUNCH ──HOST──> SYNC_BEGIN ──WAIT──> SYNC_END
                                    │                                      ▲
@@ -111,9 +111,13 @@ class Links:
 
     @classmethod
     def of(
-        cls, source: np.ndarray, target: np.ndarray, length: np.ndarray | int, sort: int | np.ndarray,
+        cls,
+        source: np.ndarray,
+        target: np.ndarray,
+        length: np.ndarray | int,
+        sort: int | np.ndarray,
         is_inferred: bool | np.ndarray = False,
-    ) -> Links:  # fmt: skip
+    ) -> Links:
         """Return edges of these values, some of which may be the same for all of them."""
         num = len(source)
         return cls(

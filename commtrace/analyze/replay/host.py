@@ -108,9 +108,7 @@ def host_points(part: Frames, calls: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values("chain", kind="stable", ignore_index=True)
 
 
-def _points(
-    table: pd.DataFrame, sort: int, thread: str, at: str, since: str = ""
-) -> pd.DataFrame:
+def _points(table: pd.DataFrame, sort: int, thread: str, at: str, since: str = "") -> pd.DataFrame:
     """Return the begins of spans, or their ends if `since` is the name of their begins."""
     tie = table["id"] * _TIES + sort
     if since:
@@ -149,9 +147,14 @@ def _of_later_waits(part: Frames, calls: pd.DataFrame) -> list[pd.DataFrame]:
     known = ~np.isnan(row)
     begin = (waits["at_ns"] - part.start_ns)[known]
     table = pd.DataFrame(
-        {"rank": waits["rank"][known], "thread": waits["thread"][known], "id": waits["call_id"][known],
-         "begin": begin, "end": begin + waits["duration_ns"][known]}
-    ).set_index(row[known].astype("int64"))  # fmt: skip
+        {
+            "rank": waits["rank"][known],
+            "thread": waits["thread"][known],
+            "id": waits["call_id"][known],
+            "begin": begin,
+            "end": begin + waits["duration_ns"][known],
+        }
+    ).set_index(row[known].astype("int64"))
     return [
         _points(table, WAIT_BEGIN, "thread", "begin"),
         _points(table, WAIT_END, "thread", "end", "begin"),
@@ -161,9 +164,7 @@ def _of_later_waits(part: Frames, calls: pd.DataFrame) -> list[pd.DataFrame]:
 def _of_steps(part: Frames) -> list[pd.DataFrame]:
     """Return begins and ends of steps."""
     steps = part.timed_steps.assign(thread=-1, id=-1)
-    steps["begin"], steps["end"] = (
-        steps[name] - part.start_ns for name in ("start_ns", "end_ns")
-    )
+    steps["begin"], steps["end"] = (steps[name] - part.start_ns for name in ("start_ns", "end_ns"))
     return [
         _points(steps, STEP_BEGIN, "thread", "begin").assign(tie=_STEP + 1),
         _points(steps, STEP_END, "thread", "end").assign(tie=_STEP),

@@ -83,8 +83,8 @@ def joined_calls(calls: pd.DataFrame, first_point: int, clock_error_ns: int) -> 
     """Return the edges of all calls of a run.
 
     Args:
-        calls: A row per call: what `needs_of` states, `rank`, and `begin_point end_point begin end`,
-            the points at which the call begins and ends, with their times.
+        calls: A row per call: what `needs_of` states, `rank`, and `begin_point end_point begin
+            end`, the points at which the call begins and ends, with their times.
         first_point: Number of the first new point.
         clock_error_ns: Bound on the error between the clocks of two ranks.
     """
@@ -129,9 +129,7 @@ def _last_begins(calls: pd.DataFrame) -> np.ndarray:
 
 def _other_begins(calls: pd.DataFrame) -> dict[str, np.ndarray]:
     """Return `point` and `begin` of the call at the root, or at the peer, of each call."""
-    match, begin, points = (
-        calls[name].to_numpy() for name in ("match", "begin", "begin_point")
-    )
+    match, begin, points = (calls[name].to_numpy() for name in ("match", "begin", "begin_point"))
     found = {"point": np.full(len(calls), -1), "begin": np.full(len(calls), 1 << 62)}
     num = int(match.max(initial=0)) + 2
     pairs = (

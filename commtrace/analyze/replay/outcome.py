@@ -20,7 +20,6 @@ from commtrace.analyze.replay.graph import KERNEL_END, STEP_BEGIN, STEP_END, Rep
 from commtrace.analyze.run.cached_per_run import cached_per_run
 from commtrace.analyze.run.frame import Frames
 
-
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
 """Standard error of the median of n normal values, times √n / their interquartile range."""
 
@@ -85,7 +84,7 @@ def _with_devices(run: Frames, replay: Replay, table: pd.DataFrame) -> pd.DataFr
 
 @cached_per_run
 def step_rows_of_kernels(run: Frames) -> pd.Series:
-    """Return the row in table `steps` in which the host launched each kernel; -1 if none is known."""
+    """Return the row in table `steps` in which the host launched each kernel; -1 if unknown."""
     kernels, steps = run.kernels, run.timed_steps
     launch = kernels["launch_ns"].where(kernels["launch_ns"] >= 0, kernels["start_ns"])
     found = pd.Series(-1, index=kernels.index)

@@ -1,8 +1,8 @@
 """Time of transfers by their size: latency + bytes / bandwidth, as the run's own transfers show it.
 
 The transfers of a kind in groups of equal size and axis are fitted, as medians by size. Without
-two sizes that differ by a factor of `LEAST_RATIO`, only bounds are known: all of the time is latency,
-or the bytes take as long as over links of `LEAST_BYTES_PER_S`.
+two sizes that differ by a factor of `LEAST_RATIO`, only bounds are known: all of the time is
+latency, or the bytes take as long as over links of `LEAST_BYTES_PER_S`.
 """
 
 from __future__ import annotations
@@ -78,10 +78,7 @@ def prices_of(run: Frames) -> Prices:
     known = (table["payload_bytes"] >= 0) & table["transfer_ns"].notna()
     times = table.loc[known, "transfer_ns"].groupby([alike[known], table["payload_bytes"][known]])
     medians = times.agg(median="median", num="size")
-    fits = {
-        each: _fitted(own.reset_index())
-        for each, own in medians.groupby(level=0)
-    }
+    fits = {each: _fitted(own.reset_index()) for each, own in medians.groupby(level=0)}
     fitted = np.array([fits.get(each, (np.nan, np.nan)) for each in range(of.ngroups)])
     table[["latency_ns", "ns_per_byte"]] = fitted.reshape(-1, 2)[alike.to_numpy()]
     return Prices(table)
@@ -89,7 +86,9 @@ def prices_of(run: Frames) -> Prices:
 
 def _fitted(of_sizes: pd.DataFrame) -> tuple[float, float]:
     """Return latency in ns, and ns per byte, of median times by size; nan if they are unknown."""
-    size, time, num = (of_sizes[name].to_numpy("float64") for name in ("payload_bytes", "median", "num"))
+    size, time, num = (
+        of_sizes[name].to_numpy("float64") for name in ("payload_bytes", "median", "num")
+    )
     smallest, largest = max(size.min(), 1.0), size.max()
     if len(size) < 2 or largest / smallest < LEAST_RATIO:
         return np.nan, np.nan

@@ -85,7 +85,9 @@ class _Moved:
     def _of_threads(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """Return recorded and replayed times of the points of each rank's main chain."""
         points = self.points
-        on_host = np.flatnonzero((points.chain >= 0) & ~np.isin(points.sort, [KERNEL_BEGIN, KERNEL_END]))
+        on_host = np.flatnonzero(
+            (points.chain >= 0) & ~np.isin(points.sort, [KERNEL_BEGIN, KERNEL_END])
+        )
         found = {}
         order = on_host[np.lexsort([points.at[on_host], points.rank[on_host]])]
         for rank, own in pd.Series(order).groupby(points.rank[order]):
@@ -130,7 +132,7 @@ class _Moved:
         return found
 
     def of_rows(self, sort: int, rows: pd.Index) -> pd.Series:
-        """Return the time of the last point of a sort of each row, in Unix ns; -1 if it has none."""
+        """Return the time of the last point of a sort of each row, in Unix ns; -1 without one."""
         return self._of_rows(sort, rows, self.time)
 
     def _of_rows(self, sort: int, rows: pd.Index, time: np.ndarray) -> pd.Series:
@@ -203,7 +205,9 @@ class _Moved:
         blocked += (part * (now["in_call"] - then["in_call"])).round().astype("int64")
         wait_begin = now["wait_begin"]
         # A call that is issued earlier is waited for where it was issued, or where it is used.
-        is_moved = (calls.get("issue_point", calls["begin_point"]) != calls["begin_point"]).to_numpy()
+        is_moved = (
+            calls.get("issue_point", calls["begin_point"]) != calls["begin_point"]
+        ).to_numpy()
         use = calls.get("use_point", pd.Series(-1, index=rows)).to_numpy()
         arrives, used = self._at_uses(use)
         wait_begin = np.where(use >= 0, arrives, np.where(is_moved, now["begin"], wait_begin))

@@ -17,9 +17,7 @@ _LATER = np.iinfo("int64").max
 _ALIKE = ["group", "kind", "dtype", "reduce_op"]
 
 
-def sequences(
-    run: Frames, calls: pd.DataFrame, rows: np.ndarray
-) -> tuple[list[np.ndarray], int]:
+def sequences(run: Frames, calls: pd.DataFrame, rows: np.ndarray) -> tuple[list[np.ndarray], int]:
     """Return the rows of each sequence of two calls or more of a rank, and the unknown uses.
 
     Args:
@@ -62,7 +60,9 @@ def _last_mergeable(table: pd.DataFrame) -> pd.DataFrame:
     begun, used = place.reshape(2, -1) + group * len(times)
     until = np.searchsorted(begun, used, side="left") - 1
     every = ordered.assign(last=ordered["match"].to_numpy()[np.maximum(until, own)])
-    return every.groupby("match").agg(last=("last", "min"), what=("what", "first"), step=("step", "first"))
+    return every.groupby("match").agg(
+        last=("last", "min"), what=("what", "first"), step=("step", "first")
+    )
 
 
 def _sequence_numbers(last: pd.DataFrame) -> pd.Series:

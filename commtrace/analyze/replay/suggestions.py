@@ -80,7 +80,7 @@ def suggestions(run: Frames, basis: Frames) -> list[Suggestion]:
 
 
 def _of_findings(run: Frames) -> Iterator[Suggestion]:
-    for number, (rule, finding, _) in enumerate(reported(run), start=1):
+    for number, (_, finding, _) in enumerate(reported(run), start=1):
         if (change := _cure(run, number)) is not None:
             yield Suggestion(finding.title, finding.advice, (change,), finding=number)
 
@@ -250,7 +250,9 @@ def _even_stages(run: Frames) -> Iterator[Suggestion]:
     yield Suggestion(
         "layers moved until all pipeline stages compute for equally long",
         "split the model at other layers; `commtrace table stages` has the work of each",
-        tuple([parsed(f"compute *{factors[rank]:.3f} where rank={rank}") for rank in factors.index]),
+        tuple(
+            [parsed(f"compute *{factors[rank]:.3f} where rank={rank}") for rank in factors.index]
+        ),
     )
 
 

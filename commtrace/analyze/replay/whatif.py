@@ -236,7 +236,9 @@ def bound_by(run: Frames) -> list[str]:
     total = float(times.sum())
     if not total:
         return []
-    shares = ", ".join(f"{word} {time / total:.0%}" for word, time in times.items() if time > 0.01 * total)
+    shares = ", ".join(
+        f"{word} {time / total:.0%}" for word, time in times.items() if time > 0.01 * total
+    )
     return [f"on the critical path: {shares}"]
 
 

@@ -28,7 +28,9 @@ def computing_edges(draft: Draft, run: Frames) -> np.ndarray:
     return np.flatnonzero(draft.is_kept & (draft.sort == HOST))
 
 
-def part_of_operators(draft: Draft, run: Frames, edges: np.ndarray, ops: pd.DataFrame) -> np.ndarray:
+def part_of_operators(
+    draft: Draft, run: Frames, edges: np.ndarray, ops: pd.DataFrame
+) -> np.ndarray:
     """Return the part of each edge's time in which its host ran one of some operators.
 
     Args:
@@ -168,7 +170,9 @@ def _excess(run: Frames, calls: pd.DataFrame, work: np.ndarray) -> np.ndarray:
     usual = of_places.transform("median")
     varies = (table["work"] - usual).abs().groupby(of_places.ngroup()).transform("median")
     of_others = _median_of_others(of_places.median())
-    of_peers = of_others.reindex(pd.MultiIndex.from_frame(table[["group", "place", "rank"]])).to_numpy()
+    of_peers = of_others.reindex(
+        pd.MultiIndex.from_frame(table[["group", "place", "rank"]])
+    ).to_numpy()
     excess = (usual - of_peers).to_numpy()
     is_slow = (excess > varies.to_numpy()) & (excess > LEAST_EXCESS * of_peers)
     return np.where(is_slow, np.minimum(excess, work), 0.0)

@@ -17,7 +17,6 @@ from typing import Any
 from commtrace.tracefile import Trace
 from tests.commtrace.analyze.rows import START_NS, call, op, step, trace_of
 
-
 MS = 1_000_000
 
 
@@ -88,7 +87,12 @@ class _Rank:
                     of.setdefault(self.rank, self.now)
                     known = self.calls.setdefault(
                         each.name,
-                        {"call": each, "at": self.now, "ready": self.written, "step": len(self.steps) - 1},
+                        {
+                            "call": each,
+                            "at": self.now,
+                            "ready": self.written,
+                            "step": len(self.steps) - 1,
+                        },
                     )
                     if each.issue is not None:
                         self.now += MS * each.issue
@@ -141,7 +145,8 @@ def _row(rank: int, number: int, known: dict[str, Any]) -> Any:
         rank=rank, id=number, seq=number, kind=made.kind, at=known["at"], until=complete,
         call_ns=in_call, blocked_ns=known.get("waited", 0 if made.issue is not None else in_call),
         is_async=made.issue is not None, payload_bytes=made.num_bytes, wire_bytes=made.num_bytes,
-        step=known["step"], source_file="train.py", source_line=made.line, thread=1, dtype="float32",
+        step=known["step"], source_file="train.py", source_line=made.line, thread=1,
+        dtype="float32",
         data_ready_ns=START_NS + known["ready"], **columns,
     )  # fmt: skip
 

@@ -55,7 +55,9 @@ def with_barrier(rank: int, number: int) -> Sequence[Any]:
 
 def test_a_removed_call_waits_for_nobody_and_takes_no_time() -> None:
     def without(rank: int, number: int) -> Sequence[Any]:
-        return [each for each in with_barrier(rank, number) if getattr(each, "kind", "") != "barrier"]
+        return [
+            each for each in with_barrier(rank, number) if getattr(each, "kind", "") != "barrier"
+        ]
 
     changed = step_ns(programs(without))
     assert changed < step_ns(programs(with_barrier)) - 60 * MS
@@ -66,7 +68,13 @@ def test_a_removed_call_waits_for_nobody_and_takes_no_time() -> None:
 def test_a_removed_asynchronous_call_is_not_waited_for() -> None:
     def with_call(rank: int, number: int) -> Sequence[Any]:
         name = f"g{number}"
-        return [Work(50), Call(name, 400, "all_gather", issue=5), Work(30), Wait(name), Call(f"s{number}", 9)]
+        return [
+            Work(50),
+            Call(name, 400, "all_gather", issue=5),
+            Work(30),
+            Wait(name),
+            Call(f"s{number}", 9),
+        ]
 
     def without(rank: int, number: int) -> Sequence[Any]:
         return [Work(80), Call(f"s{number}", 9)]
@@ -144,14 +152,21 @@ def test_only_the_chosen_operators_become_faster() -> None:
 def test_stragglers_become_as_fast_as_the_median_of_their_peers() -> None:
     def of_step(late: int) -> Callable[[int, int], Sequence[Any]]:
         def made(rank: int, number: int) -> Sequence[Any]:
-            return [Work(100 + late * (rank == 2)), Call(f"a{number}", 30), Work(50), Call(f"b{number}", 5)]
+            return [
+                Work(100 + late * (rank == 2)),
+                Call(f"a{number}", 30),
+                Work(50),
+                Call(f"b{number}", 5),
+            ]
 
         return made
 
     expected = step_ns(programs(of_step(0), 4))
     assert predicted(of_step(70), "balance", num=4) == expected
     assert predicted(of_step(70), "balance where rank=2", num=4) == expected
-    assert predicted(of_step(70), "balance where rank=1", num=4) == step_ns(programs(of_step(70), 4))
+    assert predicted(of_step(70), "balance where rank=1", num=4) == step_ns(
+        programs(of_step(70), 4)
+    )
 
 
 def test_work_is_evened_out_at_each_collective_by_itself() -> None:
@@ -210,7 +225,9 @@ def test_latency_and_bandwidth_are_told_apart_by_sizes() -> None:
         (("latency 50ms", "bandwidth /2"), of_step(50, 1.0)),
         (("bandwidth 2 kB/s",), of_step(500, 0.5)),
     ):
-        assert predicted(run, *changes) == pytest.approx(step_ns(programs(expected)), rel=1e-3), changes
+        assert predicted(run, *changes) == pytest.approx(step_ns(programs(expected)), rel=1e-3), (
+            changes
+        )
 
 
 def test_one_size_gives_a_range() -> None:
@@ -250,7 +267,7 @@ def test_changes_are_made_together() -> None:
         (["remove where rank=7"], ["is of nothing in this run", "ranges from 0 to 1"]),
         (["compute *0.5 where rank=9"], ["is of nothing in this run"]),
         (["compute *0.5 where op=aten.mm"], ["no operators in the trace", "--detail op"]),
-        (["remove where kind=barrier", "async where kind=barrier"], ["that a change before it removes"]),
+        (["remove where kind=barrier", "async where kind=barrier"], ["a change before it removes"]),
         (["remove where finding=4"], ["1 finding in this run"]),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Random programs with random changes: the replay of a changed run is the run of a changed program."""
+"""Random programs and changes: a changed run takes as long as the changed program."""
 
 from __future__ import annotations
 
@@ -121,7 +121,9 @@ def test_a_changed_run_takes_as_long_as_the_changed_program(seed: int) -> None:
     texts, changed = [], programs
     for _ in range(chance.randint(1, 2)):
         text, change = with_change(chance, len(lines), len(programs))
-        if text.startswith("remove") and any(each.startswith(("remove", "shrink")) for each in texts):
+        if text.startswith("remove") and any(
+            each.startswith(("remove", "shrink")) for each in texts
+        ):
             continue  # a call that is removed cannot change any more
         if text.startswith("shrink") and any(each.startswith("remove") for each in texts):
             continue
