@@ -104,6 +104,8 @@ class Draft:
 
     def _split(self, edge: np.ndarray, at: np.ndarray) -> np.ndarray:
         """Divide edges at recorded times, which may be several for an edge."""
+        if not len(edge):
+            return np.zeros(0, dtype="int64")
         order = np.lexsort([at, edge])
         edge_of, at_of = edge[order], at[order]
         is_first = np.append(True, edge_of[1:] != edge_of[:-1])
