@@ -158,7 +158,7 @@ class CriticalPath {
     return [bold(`rank ${this.value(place, "rank")}`), plain(what), ...rest.map((line) => plain(line))].join("<br>");
   }
 
-  /** Where a stretch is drawn: its middle and height in rows; undefined if its rank is not shown. */
+  /** The middle and the height of a stretch in rows; undefined if its rank is not shown. */
   row(place) {
     const row = this.timeline.data.ranks.indexOf(this.value(place, "rank"));
     if (row < 0) return undefined;
