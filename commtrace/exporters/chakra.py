@@ -74,7 +74,7 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
         "id", "kind", "group", "seq", "reduce_op", "root", "peer", "dtype", "payload_bytes",
         "wire_bytes", "is_async", "issue_ns", "call_ns", "blocked_ns", "complete_ns", "step",
         "phase", "module", "thread", "op_id", "input_splits", "output_splits", "device", "stream",
-        "tag", "wait_begin_ns", "wait_ns", "wait_thread", "data_op_id", "data_call_id",
+        "tag", "wait_begin_ns", "first_wait_ns", "wait_thread", "data_op_id", "data_call_id",
         "used_by_op_id", "used_by_call_id",
     ),
     "ops": (

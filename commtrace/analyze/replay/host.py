@@ -50,7 +50,7 @@ def calls_of_host(part: Frames) -> pd.DataFrame:
     )
     stated = comm["wait_begin_ns"] >= 0
     wait_begin = (comm["wait_begin_ns"] - base).where(stated, assumed.where(in_wait > 0, -1))
-    waited = comm["wait_ns"].where(stated, in_wait)
+    waited = comm["first_wait_ns"].where(stated, in_wait)
     # A wait that did not end has no point behind it.
     wait_begin = wait_begin.where(waited >= 0, -1)
     # A wait that found its call complete may not be recorded, but was before the result's use.

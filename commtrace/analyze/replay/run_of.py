@@ -55,7 +55,7 @@ def run_of(run: Frames, replay: Replay, removed: np.ndarray, changes: str) -> Fr
     comm = moved.calls()
     exposed = _exposed(comm, kernels) - _exposed(run.comm, run.kernels)
     comm["blocked_ns"] += exposed.where(comm["blocked_ns"] >= 0, 0)
-    comm = comm.drop(index=removed)
+    comm = comm[~comm.index.isin(removed)]
     return Frames(
         run={**run.run, REPLAYED: changes},
         path=run.path,
@@ -184,7 +184,8 @@ class _Moved:
         found.loc[calls.index, "issue_ns"] = issue
         complete = comm["complete_ns"].loc[calls.index]
         later = complete + self.time[end] - self.points.at[end]
-        found.loc[calls.index, "complete_ns"] = np.maximum(later, issue).where(complete >= 0, -1)
+        ended = pd.Series(np.maximum(later, issue), index=calls.index)
+        found.loc[calls.index, "complete_ns"] = ended.where(complete >= 0, -1)
         self._set_blocked(found, calls[hosted])
         # Moved instants are rounded.
         issue = found["issue_ns"]
@@ -221,7 +222,7 @@ class _Moved:
             found.loc[rows, name] = np.where(comm[name] >= 0, value, comm[name])
         has_wait = (comm["wait_begin_ns"] >= 0) | is_apart
         found.loc[rows[has_wait], "wait_begin_ns"] = wait_begin[has_wait]
-        found.loc[rows[has_wait], "wait_ns"] = waited[has_wait]
+        found.loc[rows[has_wait], "first_wait_ns"] = waited[has_wait]
         found.loc[rows, "is_async"] = comm["is_async"] | is_apart
 
     def _parts_of(self, rows: pd.Index, time: np.ndarray) -> pd.DataFrame:

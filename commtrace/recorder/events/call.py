@@ -51,7 +51,7 @@ class Call:
         run_delay_ns: time since the thread's preceding call for which it had no core.
         waits_since_ns: when the wait in progress began.
         wait_begin_ns: when the first wait for an asynchronous call began.
-        wait_ns: how long it took.
+        first_wait_ns: how long it took.
         wait_thread: the thread that waited.
         cast_dtype: type of 16 bits that a wider tensor was cast from before it is sent, or that the
             result was cast to.
@@ -66,7 +66,7 @@ class Call:
         "expects_blocked_time", "follower", "functional_op", "id", "is_followed", "is_settled",
         "is_watched", "issue_ns", "location", "num_waits", "op", "op_id", "part", "region",
         "request", "result_used_ns", "return_ns", "run_delay_ns", "sent_id", "seq", "stack",
-        "thread", "used_by_call_id", "used_by_op_id", "wait_begin_ns", "wait_ns", "wait_thread",
+        "thread", "used_by_call_id", "used_by_op_id", "wait_begin_ns", "first_wait_ns", "wait_thread",
         "waited_ns", "waits_since_ns", "work",
     )  # fmt: skip
 
@@ -97,7 +97,7 @@ class Call:
         self.sent_id = sent_id
         self.waited_ns = self.num_waits = 0
         self.waits_since_ns = _UNKNOWN
-        self.wait_begin_ns = self.wait_ns = self.wait_thread = _UNKNOWN
+        self.wait_begin_ns = self.first_wait_ns = self.wait_thread = _UNKNOWN
         self.issue_ns = self.return_ns = self.complete_ns = _UNKNOWN
         self.data_ready_ns = self.result_used_ns = _UNKNOWN
         self.data_op_id = self.data_call_id = _UNKNOWN
@@ -250,9 +250,9 @@ class Call:
             return True
         if self.wait_begin_ns < 0:  # in C++, so that its beginning went unnoticed
             self.wait_begin_ns, self.wait_thread = begin_ns, thread
-        if self.wait_ns >= 0 or (begin_ns, thread) != (self.wait_begin_ns, self.wait_thread):
+        if self.first_wait_ns >= 0 or (begin_ns, thread) != (self.wait_begin_ns, self.wait_thread):
             return False
-        self.wait_ns = end_ns - begin_ns
+        self.first_wait_ns = end_ns - begin_ns
         return True
 
     def state_in_flight(self) -> tuple[int, bool]:

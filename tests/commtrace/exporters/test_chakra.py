@@ -142,7 +142,7 @@ def test_what_follows_a_blocking_call_or_a_wait_depends_on_it(name: str) -> None
             continue
         rows = [row for row in calls.itertuples() if (rank, row.id) not in on_device]
         for first in rows:
-            until = first.wait_begin_ns + first.wait_ns if first.wait_ns >= 0 else -1
+            until = first.wait_begin_ns + first.first_wait_ns if first.first_wait_ns >= 0 else -1
             if not first.is_async and until < 0 <= first.call_ns:
                 until = first.issue_ns + first.call_ns
             for later in rows:
@@ -177,7 +177,7 @@ def in_turn() -> list[Any]:
     """An asynchronous all-reduce that is waited for, another call meanwhile, and a last one."""
     return [
         call(id=0, seq=0, payload_bytes=800, is_async=True, at=100, until=900, call_ns=50,
-             blocked_ns=350, wait_begin_ns=START_NS + 600, wait_ns=300),
+             blocked_ns=350, wait_begin_ns=START_NS + 600, first_wait_ns=300),
         call(id=1, seq=1, kind="all_gather", payload_bytes=800, at=300, until=500, call_ns=200,
              blocked_ns=200),
         call(id=2, seq=2, kind="broadcast", root=0, payload_bytes=80, at=1000, until=1100,

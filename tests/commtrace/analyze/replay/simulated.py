@@ -140,7 +140,7 @@ def _row(rank: int, number: int, known: dict[str, Any]) -> Any:
     complete = known.get("complete", -1 - START_NS)
     columns = {} if "used" not in known else {"result_used_ns": START_NS + known["used"]}
     if "wait" in known:
-        columns |= {"wait_begin_ns": START_NS + known["wait"], "wait_ns": known["waited"]}
+        columns |= {"wait_begin_ns": START_NS + known["wait"], "first_wait_ns": known["waited"]}
     return call(
         rank=rank, id=number, seq=number, kind=made.kind, at=known["at"], until=complete,
         call_ns=in_call, blocked_ns=known.get("waited", 0 if made.issue is not None else in_call),
