@@ -309,7 +309,7 @@ COMM = (
         "`later_waits`", 13,
     ),
     Column(
-        "wait_ns", int, "ns",
+        "first_wait_ns", int, "ns",
         "duration of that wait, also if it timed out; unknown if it was still in progress", 13,
     ),
     Column("wait_thread", int, "", "native id of the thread that waited", 13),

@@ -76,7 +76,7 @@ OF_EACH: dict[str, tuple[str, ...]] = {
     "comm": (
         "id", "seq", "issue_ns", "call_ns", "blocked_ns", "complete_ns", "step", "module_call",
         "op_id", "sent_id", "data_ready_ns", "result_used_ns", "micro_batch",
-        "used_shard", "run_delay_ns", "tag", "wait_begin_ns", "wait_ns", "data_op_id",
+        "used_shard", "run_delay_ns", "tag", "wait_begin_ns", "first_wait_ns", "data_op_id",
         "data_call_id", "used_by_op_id", "used_by_call_id",
     ),
     "ops": ("id", "parent", "start_ns", "duration_ns", "step", "module_call"),

@@ -125,7 +125,7 @@ def row_of(call: Call, epoch: int, step: int, numbering: Numbering) -> tuple[Any
         dtype_text(call.cast_dtype),
         numbers[15],  # tag
         location.callers.text if location.callers else "",
-        *numbers[16:18],  # wait_begin_ns, wait_ns
+        *numbers[16:18],  # wait_begin_ns, first_wait_ns
         call.wait_thread,
         *numbers[18:22],  # data_op_id, data_call_id, used_by_op_id, used_by_call_id
     )

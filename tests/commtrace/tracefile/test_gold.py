@@ -196,7 +196,7 @@ def test_version_13_states_the_waits_for_calls() -> None:
     assert set(before.tables["comm"]["wait_begin_ns"]) == {-1}
     later, comm = trace.tables["later_waits"], trace.tables["comm"]
     assert list(later["rank"]) == [0, 0, 1, 1]  # one in each step
-    columns = (comm[name] for name in ("rank", "id", "wait_begin_ns", "wait_ns"))
+    columns = (comm[name] for name in ("rank", "id", "wait_begin_ns", "first_wait_ns"))
     waits = {
         (rank, number): begin + lasts for rank, number, begin, lasts in zip(*columns, strict=True)
     }
