@@ -25,7 +25,7 @@ import torch
 from commtrace.recorder.events.broadcasts import BroadcastContents, is_onto_itself
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.casts import Casts
-from commtrace.recorder.events.marks import NOTHING, Mark, Marks, OperatorMark
+from commtrace.recorder.events.marks import NOTHING, LastWrites, Mark, OperatorMark
 from commtrace.recorder.events.operator_details import OperatorDetail
 from commtrace.recorder.events.operator_needs import OperatorNeeds, are_fake, is_of, tensors_in
 from commtrace.recorder.events.request import tensors_of
@@ -57,7 +57,7 @@ class DataTimes:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._marks = Marks()
+        self._marks = LastWrites()
         self.written: dict[int, Mark] = self._marks.of
         self._views = self._marks.views
         self._needs = OperatorNeeds(self._marks)
@@ -419,7 +419,7 @@ class DataTimes:
                 found.setdefault(address, []).append(tensor)
         if found:
             self._use(found, None, at_ns, None, _UNKNOWN)
-        marks = [written.get(address, NOTHING) for address in addresses]
+        marks: list[Any] = [written.get(address, NOTHING) for address in addresses]
         if has_compiled():
             return _UNKNOWN
         rank, (op, origin) = call.request.group.rank, (_UNKNOWN, _UNKNOWN)

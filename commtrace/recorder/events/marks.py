@@ -32,8 +32,8 @@ NOTHING: Any = (inf, -1, -1)
 """Mark of a storage that nothing known has written to; infinitely many operators ago."""
 
 
-class Marks:
-    """Marks by address.
+class LastWrites:
+    """Marks of last writes, by address.
 
     Attributes:
         of: the marks. The same object as long as it is in use.
@@ -63,7 +63,7 @@ class Marks:
         """Return the mark of a tensor's storage, and note it for the tensor's own address."""
         tensor = tensor if type(tensor) is _TENSOR else awaited_tensor(tensor)
         base = address_of(tensor)
-        mark = self.of.get(base, NOTHING)
+        mark: Any = self.of.get(base, NOTHING)
         if base > 0:
             address = base if isinstance(tensor, FakeTensor) else tensor.data_ptr()
             self._put(address, base, mark)
@@ -78,7 +78,8 @@ class Marks:
             address = each.data_ptr()
             if address != begin and address:
                 base = address_of(each)
-                self._put(address, base, self.of.get(base, NOTHING))
+                mark: Any = self.of.get(base, NOTHING)
+                self._put(address, base, mark)
 
     def _put(self, address: int, base: int, mark: Mark) -> None:
         if not address:  # of an empty tensor

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from commtrace.recorder.events.call import Call
-from commtrace.recorder.events.marks import NOTHING, Mark, Marks
+from commtrace.recorder.events.marks import NOTHING, LastWrites, Mark
 from commtrace.recorder.events.operator_details import OperatorDetail, Takes, detail_of
 from commtrace.recorder.operator_kinds import OperatorKind
 from commtrace.torch_internals.tensors import FakeTensor
@@ -26,7 +26,7 @@ class OperatorNeeds:
 
     __slots__ = ("_marks", "latest")
 
-    def __init__(self, marks: Marks) -> None:
+    def __init__(self, marks: LastWrites) -> None:
         self._marks = marks
         self.latest: dict[int, Call] = {}
 
@@ -68,13 +68,13 @@ class OperatorNeeds:
         """Return the same as `details`, of an operator unlike those before, or on fake tensors."""
         try:
             kind.takes = takes = Takes(kind, args)
-            read = takes.tensors_in(args)
+            read = takes.tensors_in(args) or []
             tensors = [*tensors_in(args)]
             if kwargs:
                 more = [*tensors_in([kwargs[name] for name in kwargs if name != kind.out])]
                 tensors += more
                 read += more
-            marks = [self._marks.look_up(each) for each in read]
+            marks: list[Any] = [self._marks.look_up(each) for each in read]
             ops, calls, origin = self._needs(marks, kind.where.rank, number, begin_ns)
             detail = detail_of(kind, (ops, calls), tensors, args, kwargs, result)
             is_plain = len(read) == len(tensors)

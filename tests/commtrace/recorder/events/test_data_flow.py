@@ -34,7 +34,7 @@ def _world(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Flow:
-    """What a recording says of the flow of data: operators by name, calls by number."""
+    """The flow of data in a recording: operators by name, calls by number."""
 
     data_op: list[str]
     data_call: list[int]

@@ -67,7 +67,9 @@ def test_a_call_that_is_not_waited_for_or_is_synchronous_has_no_wait() -> None:
         unawaited = reduced()
     del unawaited
     rows = calls(recording)
-    assert {(row.wait_begin_ns, row.first_wait_ns, row.wait_thread) for row in rows} == {(-1, -1, -1)}
+    assert {(row.wait_begin_ns, row.first_wait_ns, row.wait_thread) for row in rows} == {
+        (-1, -1, -1)
+    }
     assert (len(rows), later_waits(recording)) == (3, [])
 
 
@@ -186,7 +188,9 @@ def trained() -> tuple[list[Any], int, int]:
             model(torch.ones(2, 32)).sum().backward()
     rows = calls(recording)
     buckets = [row for row in rows if row.phase == "backward"]
-    others = [row for row in rows if row.phase != "backward" and row.is_async and row.first_wait_ns >= 0]
+    others = [
+        row for row in rows if row.phase != "backward" and row.is_async and row.first_wait_ns >= 0
+    ]
     assert later_waits(recording) == []
     return buckets, len(others), threading.get_native_id()
 
@@ -204,7 +208,7 @@ def test_the_reducer_s_waits_in_cpp_follow_each_other() -> None:
 
 
 def waiting(path: Path) -> Any:
-    """What the spool of rank 0 says while it waits for rank 1, which is late."""
+    """Columns of the spool of rank 0 while it waits for rank 1, which is late."""
     dist.barrier()
     with commtrace.record(path, detail="collective") as recording:
         if dist.get_rank():
