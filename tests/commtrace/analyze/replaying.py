@@ -1,4 +1,4 @@
-"""Small run for replays: steps of 100 µs with a barrier that a rank is late to, and a sum."""
+"""Small run for replays: steps of 100 ms with a barrier that a rank is late to, and a sum."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from typing import Any
 
 from commtrace.analyze import Frames, load
 from commtrace.tracefile import Trace
-from tests.commtrace.analyze.rows import call, step, trace_of
+from tests.commtrace.analyze.rows import START_NS, call, rank_row, step, trace_of
 
-STEP_NS = 100_000
+MS = 1_000_000
+STEP_NS = 100 * MS
 NUM_STEPS = 4
 
 
 def barrier_trace(
     num_steps: int = NUM_STEPS, *, num_marked: int | None = None, **more: Any
 ) -> Trace:
-    """Two ranks with a barrier, which ends at 50 µs of each step, and an all-reduce at 60 µs."""
+    """Two ranks with a barrier, which ends at 50 ms of each step, and an all-reduce at 60 ms."""
     calls, steps = [], []
     for number in range(num_steps):
         for rank, begin in enumerate((20, 40)):
-            base = 1000 * 100 * number
+            base = STEP_NS * number
             calls += [
                 _timed(2 * number, rank, base, begin, 50, "barrier", number),
                 _timed(
@@ -28,6 +29,8 @@ def barrier_trace(
                 ),
             ]  # fmt: skip
             steps.append(step(rank, number, base, base + STEP_NS))
+    end_ns = START_NS + STEP_NS * num_steps
+    more = {"ranks": [rank_row(rank, end_ns=end_ns) for rank in range(2)]} | more
     return trace_of(calls, steps=steps if num_marked is None else steps[:num_marked], **more)
 
 
@@ -39,9 +42,9 @@ def barrier_run(num_steps: int = NUM_STEPS, **more: Any) -> Frames:
 def _timed(
     number: int, rank: int, base: int, begin: int, end: int, kind: str, step: int, **more: Any
 ) -> Any:
-    lasts = 1000 * (end - begin)
+    lasts = MS * (end - begin)
     return call(
-        id=number, seq=number, rank=rank, kind=kind, at=base + 1000 * begin,
-        until=base + 1000 * end, call_ns=lasts, blocked_ns=lasts, step=step, source_file="train.py",
+        id=number, seq=number, rank=rank, kind=kind, at=base + MS * begin,
+        until=base + MS * end, call_ns=lasts, blocked_ns=lasts, step=step, source_file="train.py",
         source_line=7 if kind == "barrier" else 9, **more,
     )  # fmt: skip

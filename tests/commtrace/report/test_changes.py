@@ -23,18 +23,18 @@ def help_on(frames: Frames, selection: Selection = WHOLE_RUN) -> Help:
 
 def test_the_tile_is_the_best_change_and_leads_to_the_section() -> None:
     tile = help_on(barrier_run()).tile
-    assert (tile.title, tile.value, tile.target) == ("Best change saves", "10 µs", "whatif")
-    assert tile.note.startswith("of a step of 100 µs (10%): In most steps, 4 calls of barrier are ")
+    assert (tile.title, tile.value, tile.target) == ("Best change saves", "10 ms", "whatif")
+    assert tile.note.startswith("of a step of 100 ms (10%): In most steps, 4 calls of barrier are ")
     assert tile.note.endswith(" …")
     assert len(tile.note) <= 130
 
 
 def test_a_card_has_times_share_extent_and_command() -> None:
     helps = help_on(barrier_run())
-    assert helps.step == "step 100 µs, of 4 steady steps"
+    assert helps.step == "step 100 ms, of 4 steady steps"
     assert helps.bound_by.startswith("on the critical path: work of hosts")
     first = helps.cards[0]
-    assert (first.times, first.saves, first.share) == ("100 µs → 90 µs", "10 µs", "10%")
+    assert (first.times, first.saves, first.share) == ("100 ms → 90 ms", "10 ms", "10%")
     assert (first.bound, first.facts) == ("", ("8 calls",))
     assert first.commands == ("commtrace whatif RUN 'remove where finding=2'",)
     assert [card.bound for card in helps.cards].count("limit") == 1
@@ -44,8 +44,8 @@ def test_a_card_has_times_share_extent_and_command() -> None:
 def test_the_command_of_a_part_names_the_part() -> None:
     steps = help_on(barrier_run(), Selection(steps=(1, 2)))
     assert steps.cards[0].commands[0].endswith(" --steps 1:2")
-    window = help_on(barrier_run(), Selection(window_ns=(100_000, 300_000)))
-    assert window.cards[0].commands[0].endswith(" --window 100000ns:300000ns")
+    window = help_on(barrier_run(), Selection(window_ns=(100_000_000, 300_000_000)))
+    assert window.cards[0].commands[0].endswith(" --window 100000000ns:300000000ns")
 
 
 def test_where_nothing_helps_the_tile_says_what_the_run_is_bound_by() -> None:
@@ -79,7 +79,7 @@ def test_of_many_calls_some_steps_are_replayed(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "MOST_CALLS", 8)
     frames = barrier_run(6)
     helps = help_on(frames)
-    assert helps.step == "step 100 µs, of 2 steady steps, from 2 to 3"
+    assert helps.step == "step 100 ms, of 2 steady steps, from 2 to 3"
     assert helps.cards[0].commands[0].endswith(" --steps 2:3")
     assert len(Answers(frames)["whatif"]) >= len(helps.cards)
     monkeypatch.setattr(module, "MOST_CALLS_OF_A_STEP", 3)
