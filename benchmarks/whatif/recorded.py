@@ -1,8 +1,10 @@
 """Recordings of the claims' programs, with a cost and without it, in turn.
 
-FOLDER/barriers/before-0.json    with the cost
-FOLDER/barriers/after-0.json     without it
-FOLDER/barriers/before-1.json    again
+    FOLDER/barriers/before-0.json    with the cost
+    FOLDER/barriers/after-0.json     without it
+    FOLDER/barriers/before-1.json    again
+
+All programs of a number of ranks run on the same processes.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def path_of(folder: Path, claim: Claim, variant: str, number: int) -> Path:
 
 
 def record_claims(claims: Iterable[Claim], folder: Path, num_rounds: int) -> None:
-    """Record programs of claims with and without their costs in turn, `num_rounds` times each."""
+    """Record the programs of claims `num_rounds` times, with and without their costs in turn."""
     by_size = sorted(claims, key=lambda claim: claim.num_ranks)
     for num_ranks, own in groupby(by_size, key=lambda claim: claim.num_ranks):
         run_processes(_record, num_ranks, list(own), str(folder), num_rounds, timeout_s=TIMEOUT_S)
