@@ -80,9 +80,8 @@ class StoredPart(RunPart):
     ) -> Frames:
         """Return a part with the given rows, reading only the row groups that have them."""
         assert isinstance(self.parent, StoredRun)
-        return self.parent.narrowed_part(
-            self.number, Wanted(ranks, rows, stretches, self.parent.start_ns)
-        )
+        wanted = Wanted(ranks, rows, stretches, self.parent.start_ns)
+        return self.parent.narrowed_part(self, wanted)
 
 
 class StoredRun(PartedRun):
@@ -195,11 +194,12 @@ class StoredRun(PartedRun):
             sources=tables["sources"],
         )
 
-    def narrowed_part(self, number: int, wanted: Wanted) -> Excerpt:
-        """Return rows of a part by rank; see `Frames.narrowed`."""
-        ranks, first = self._ranks_of_parts[number], int(self.edges[number])
+    def narrowed_part(self, part: RunPart, wanted: Wanted) -> Excerpt:
+        """Return rows of a part; see `Frames.narrowed`."""
+        ranks, first = self._ranks_of_parts[part.number], int(self.edges[part.number])
         tables = narrowed_tables(self.dataset, self._nothing, ranks, first, wanted)
-        facts = {"run": self.run, "path": self.path, "settings": self.settings, "parent": self}
+        # Values of its calls are taken from the part, and not from all parts of the run.
+        facts = {"run": self.run, "path": self.path, "settings": self.settings, "parent": part}
         return Excerpt(**tables, **facts)
 
     def _tables_of_ranks(self, ranks: Sequence[int], first: int) -> Mapping[str, pd.DataFrame]:
