@@ -109,7 +109,7 @@ def meetings(part: Frames, into: Arrays) -> None:
     issue = (comm["issue_ns"].to_numpy() - part.start_ns)[own]
     np.add.at(into["num"], at, 1)
     is_unlike = comm["issue_ns"].to_numpy()[own] < 0
-    is_unlike |= pd.DataFrame({"match": at, "rank": rank}).duplicated().to_numpy()
+    is_unlike |= _are_repeated(at, rank)
     root = comm["root"].to_numpy()[own]
     is_unlike |= put_alike(into["_kind"], at, codes_of_texts(comm["kind"])[own], 0)
     is_unlike |= put_alike(into["_root"], at, root, _LONG_AGO)
@@ -118,6 +118,14 @@ def meetings(part: Frames, into: Arrays) -> None:
     _put(np.minimum, into["earliest"], into["first"], at, issue, rank)
     is_root = rank == root
     np.maximum.at(into["of_root"], at[is_root], issue[is_root])
+
+
+def _are_repeated(at: np.ndarray, rank: np.ndarray) -> np.ndarray:
+    """Return a mask of the calls of a rank at a match at which it has made a call before."""
+    keys = np.sort(at * (rank.max(initial=0) + 1) + rank)
+    if (keys[1:] != keys[:-1]).all():  # which takes a sort to see, and no hash table
+        return np.zeros(len(at), dtype=bool)
+    return pd.DataFrame({"match": at, "rank": rank}).duplicated().to_numpy()
 
 
 def _put(
@@ -175,7 +183,8 @@ def last_arrivals(frames: Frames) -> pd.DataFrame:
         {
             "arrival": arrival.where(known),
             "last_rank": last_rank.where(known, -1).astype("int64"),
-        }
+        },
+        copy=False,
     )
 
 
@@ -207,7 +216,8 @@ def arrivals(frames: Frames) -> pd.DataFrame:
     }
     return pd.DataFrame(
         {"rank": comm["rank"], "id": comm["id"]}
-        | {name: values.where(known, -1).astype("int64") for name, values in columns.items()}
+        | {name: values.where(known, -1).astype("int64") for name, values in columns.items()},
+        copy=False,
     )
 
 

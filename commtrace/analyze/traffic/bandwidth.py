@@ -153,7 +153,8 @@ def timed_calls(frames: Frames) -> pd.DataFrame:
             "after_arrival": after.where(after > 0),
             "payload": payload,
             "bus": payload * busbw_factors(frames),
-        }
+        },
+        copy=False,
     )
 
 

@@ -60,7 +60,7 @@ def member_calls(frames: Frames) -> pd.DataFrame:
         "wait_ns": arrived["wait_ns"],
         "transfer_ns": arrived["transfer_ns"],
     }
-    return pd.DataFrame(calls)[is_member(frames)]
+    return pd.DataFrame(calls, copy=False)[is_member(frames)]
 
 
 @cached_per_run
