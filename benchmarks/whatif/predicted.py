@@ -13,7 +13,7 @@ from benchmarks.whatif.claims import Claim
 from benchmarks.whatif.recorded import AFTER, BEFORE, path_of
 from commtrace.analyze import Frames, load
 from commtrace.analyze.measures.steady_steps import is_steady
-from commtrace.analyze.replay.whatif import Answer, what_if
+from commtrace.analyze.replay.whatif import Prediction, what_if
 
 MOST_ERROR = 0.05
 """Bar: part of the measured step time by which a prediction may be wrong."""
@@ -103,7 +103,7 @@ def measured_ns(run: Frames) -> float:
     return float((steps["end_ns"] - steps["start_ns"]).groupby(steps["step"]).mean().median())
 
 
-def blocked_ns(answer: Answer) -> float:
+def blocked_ns(answer: Prediction) -> float:
     """Return the blocked time of the changed calls and their matches: per step, mean over ranks."""
     run, rows = answer.basis, answer.changed.rows
     comm = run.comm

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from commtrace.analyze import Frames
-    from commtrace.analyze.replay.whatif import Answer
+    from commtrace.analyze.replay.whatif import Prediction
 
 EXAMPLE = """
 Examples:
@@ -109,7 +109,7 @@ def _answer(
         write_trace(trace_of(answer.run), output)
 
 
-def _facts(answer: Answer) -> dict[str, Any]:
+def _facts(answer: Prediction) -> dict[str, Any]:
     error = answer.before.error_ns
     return {
         "changes": [change.text for change in answer.changes],
@@ -171,7 +171,7 @@ def _labelled(label: str, text: str, style: str) -> Table:
     return grid
 
 
-def _print_answer(console: Console, answer: Answer) -> None:
+def _print_answer(console: Console, answer: Prediction) -> None:
     from commtrace.analyze.notices import replayed_note
     from commtrace.analyze.replay.lines import (
         HEADINGS,

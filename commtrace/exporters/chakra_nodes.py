@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from commtrace.analyze.replay.engine import Edges, reached
+from commtrace.analyze.replay.engine import OutgoingEdges, reached
 from commtrace.analyze.replay.graph import (
     HOST,
     ISSUE,
@@ -145,7 +145,9 @@ def _order(source: np.ndarray, target: np.ndarray, graph: WorkGraph) -> np.ndarr
     """Return the points in an order in which edges lead forward; by time if some are a cycle."""
     num = len(graph.points)
     nothing = np.zeros(num, dtype="int64")
-    times = reached(Edges.of(source, target, num), np.zeros(len(source), dtype="int64"), nothing)
+    times = reached(
+        OutgoingEdges.of(source, target, num), np.zeros(len(source), dtype="int64"), nothing
+    )
     if len(times.order) == num:
         return times.order
     return np.lexsort([np.arange(num), graph.points.at])

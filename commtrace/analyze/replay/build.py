@@ -29,7 +29,7 @@ from commtrace.analyze.replay.graph import (
     replayed,
 )
 from commtrace.analyze.replay.host import calls_of_host, complete_points, host_points
-from commtrace.analyze.replay.joins import Joined, joined_calls, needs_of
+from commtrace.analyze.replay.joins import JoinedCalls, joined_calls, needs_of
 from commtrace.analyze.run.cached_per_run import of_run
 from commtrace.analyze.run.frame import Frames
 
@@ -68,7 +68,7 @@ def work_graph(run: Frames) -> WorkGraph:
     return _joined(points, links, calls, joined_calls(calls, len(points), 0))
 
 
-def _joined(points: Points, links: Links, calls: pd.DataFrame, joins: Joined) -> WorkGraph:
+def _joined(points: Points, links: Links, calls: pd.DataFrame, joins: JoinedCalls) -> WorkGraph:
     """Return the graph of all ranks with their dependencies on each other."""
     every = points.joined(joins.points)
     is_end = np.zeros(len(every), dtype=bool)

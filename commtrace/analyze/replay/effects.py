@@ -7,7 +7,7 @@ import pandas as pd
 
 from commtrace.analyze.measures.arrivals import arrivals
 from commtrace.analyze.measures.steady_steps import is_steady
-from commtrace.analyze.replay.whatif import Answer
+from commtrace.analyze.replay.whatif import Prediction
 from commtrace.analyze.run.analysis import typed
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.waits.wait_states import STATES
@@ -24,7 +24,7 @@ COLUMNS = (
 RANK, KIND, WAIT_STATE = "rank", "kind", "wait state"
 
 
-def effects(answer: Answer) -> pd.DataFrame:
+def effects(answer: Prediction) -> pd.DataFrame:
     """Return a row per rank, kind and wait state with its time per step before and after."""
     before, after = (_per_step(run) for run in (answer.basis, answer.run))
     both = pd.concat({"before_ns": before, "after_ns": after}, axis=1).fillna(0.0)

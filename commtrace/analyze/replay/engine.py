@@ -24,7 +24,7 @@ NO_EDGE = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Times:
+class PointTimes:
     """Times of the points of a graph.
 
     Attributes:
@@ -41,7 +41,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Edges:
+class OutgoingEdges:
     """Edges of a graph, in the order of their sources.
 
     Attributes:
@@ -55,7 +55,7 @@ class Edges:
     order: np.ndarray
 
     @classmethod
-    def of(cls, source: np.ndarray, target: np.ndarray, num_points: int) -> Edges:
+    def of(cls, source: np.ndarray, target: np.ndarray, num_points: int) -> OutgoingEdges:
         """Return edges by their sources."""
         order = np.argsort(source, kind="stable")
         first = np.zeros(num_points + 1, dtype="int64")
@@ -63,7 +63,7 @@ class Edges:
         return cls(first, target[order], order)
 
 
-def reached(edges: Edges, length: np.ndarray, origin: np.ndarray) -> Times:
+def reached(edges: OutgoingEdges, length: np.ndarray, origin: np.ndarray) -> PointTimes:
     """Return when each point is reached.
 
     Args:
@@ -80,17 +80,17 @@ def reached(edges: Edges, length: np.ndarray, origin: np.ndarray) -> Times:
     is_reached[order[:num_reached]] = True
     known = by_edge >= 0
     by_edge[known] = edges.order[by_edge[known]]
-    return Times(time, by_edge, order[:num_reached], is_reached)
+    return PointTimes(time, by_edge, order[:num_reached], is_reached)
 
 
-def latest(edges: Edges, length: np.ndarray, times: Times, end: int) -> np.ndarray:
+def latest(edges: OutgoingEdges, length: np.ndarray, times: PointTimes, end: int) -> np.ndarray:
     """Return the latest time of each point at which nothing ends later than `end`, in ns."""
     limit = np.full(len(times.time), end, dtype="int64")
     arrays = (edges.first, edges.target, length[edges.order], times.order, limit)
     return _walk(_backward, len(edges.target), *arrays)[0]
 
 
-def path_to(point: int, times: Times, source: np.ndarray) -> np.ndarray:
+def path_to(point: int, times: PointTimes, source: np.ndarray) -> np.ndarray:
     """Return the edges of the longest path that leads to a point, the first of them first."""
     by_edge, found = times.by_edge, []
     while (edge := int(by_edge[point])) != NO_EDGE:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.replay.engine import Edges, Times, reached
+from commtrace.analyze.replay.engine import OutgoingEdges, PointTimes, reached
 
 POINTS = (
     CALL_BEGIN, CALL_END, COMPLETE, WAIT_BEGIN, WAIT_END, MEETING, STEP_BEGIN, STEP_END,
@@ -164,9 +164,9 @@ class WorkGraph:
         return replace(self, links=replace(self.links, length=length))
 
     @property
-    def edges(self) -> Edges:
+    def edges(self) -> OutgoingEdges:
         """Edges in the order of their sources."""
-        return Edges.of(self.links.source, self.links.target, len(self.points))
+        return OutgoingEdges.of(self.links.source, self.links.target, len(self.points))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,8 +180,8 @@ class Replay:
     """
 
     graph: WorkGraph
-    edges: Edges
-    times: Times
+    edges: OutgoingEdges
+    times: PointTimes
 
     @property
     def time(self) -> np.ndarray:

@@ -65,7 +65,7 @@ def needs_of(part: Frames) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Joined:
+class JoinedCalls:
     """Points and edges of the calls' dependencies on other ranks.
 
     Attributes:
@@ -79,7 +79,7 @@ class Joined:
     is_joined: np.ndarray
 
 
-def joined_calls(calls: pd.DataFrame, first_point: int, clock_error_ns: int) -> Joined:
+def joined_calls(calls: pd.DataFrame, first_point: int, clock_error_ns: int) -> JoinedCalls:
     """Return the edges of all calls of a run.
 
     Args:
@@ -116,7 +116,7 @@ def joined_calls(calls: pd.DataFrame, first_point: int, clock_error_ns: int) -> 
         Links.of(end_point[before[queued]], end_point[queued], length[queued], QUEUE),
     )
     is_joined = known | (calls["needs"] == NOBODY).to_numpy() | _is_buffered(calls, arrived, ends)
-    return Joined(meetings, links, is_joined)
+    return JoinedCalls(meetings, links, is_joined)
 
 
 def _last_begins(calls: pd.DataFrame) -> np.ndarray:

@@ -51,7 +51,7 @@ _LEAST_FACTOR = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Suggestion:
+class Proposal:
     """A change that may pay off.
 
     Attributes:
@@ -69,7 +69,7 @@ class Suggestion:
     finding: int = -1
 
 
-def suggestions(run: Frames, basis: Frames) -> list[Suggestion]:
+def suggestions(run: Frames, basis: Frames) -> list[Proposal]:
     """Return the changes that apply to a run.
 
     Args:
@@ -79,10 +79,10 @@ def suggestions(run: Frames, basis: Frames) -> list[Suggestion]:
     return [*_of_findings(run), *(each for make in _GENERAL for each in make(basis))]
 
 
-def _of_findings(run: Frames) -> Iterator[Suggestion]:
+def _of_findings(run: Frames) -> Iterator[Proposal]:
     for number, (_, finding, _) in enumerate(reported(run), start=1):
         if (change := _cure(run, number)) is not None:
-            yield Suggestion(finding.title, finding.advice, (change,), finding=number)
+            yield Proposal(finding.title, finding.advice, (change,), finding=number)
 
 
 def _cure(run: Frames, number: int) -> Change | None:
@@ -142,8 +142,8 @@ def _share_of_bytes(run: Frames, cost_bytes: float, rows: np.ndarray) -> float:
     return min(cost_bytes / total, 1.0)
 
 
-def _balanced(run: Frames) -> Iterator[Suggestion]:
-    yield Suggestion(
+def _balanced(run: Frames) -> Iterator[Proposal]:
+    yield Proposal(
         "no stragglers",
         "give each rank equal work before its collectives; `commtrace table stragglers` names the "
         "ranks and what delays them",
@@ -151,8 +151,8 @@ def _balanced(run: Frames) -> Iterator[Suggestion]:
     )
 
 
-def _ideal(run: Frames) -> Iterator[Suggestion]:
-    yield Suggestion(
+def _ideal(run: Frames) -> Iterator[Proposal]:
+    yield Proposal(
         "ideal network: transfers take no time",
         "a limit: no faster network and no other algorithm saves more",
         (parsed("shrink *0"),),
@@ -160,10 +160,10 @@ def _ideal(run: Frames) -> Iterator[Suggestion]:
     )
 
 
-def _hidden(run: Frames) -> Iterator[Suggestion]:
+def _hidden(run: Frames) -> Iterator[Proposal]:
     comm = run.comm
     if (comm["result_used_ns"] >= 0).any() or (comm["data_ready_ns"] >= 0).any():
-        yield Suggestion(
+        yield Proposal(
             "all communication hidden up to its data's next use",
             "issue collectives with async_op=True once their data is ready, and wait before the "
             "first use; FSDP2: set_modules_to_forward_prefetch; DDP: smaller buckets",
@@ -171,11 +171,11 @@ def _hidden(run: Frames) -> Iterator[Suggestion]:
         )
 
 
-def _merged(run: Frames) -> Iterator[Suggestion]:
+def _merged(run: Frames) -> Iterator[Proposal]:
     comm = run.comm
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
         if ((comm["kind"] == kind) & (comm["step"] >= 0)).sum() > run.num_ranks:
-            yield Suggestion(
+            yield Proposal(
                 f"consecutive {kind} calls merged",
                 "coalesce them: torch.distributed._coalescing_manager, larger DDP buckets, or one "
                 "flat tensor",
@@ -183,11 +183,11 @@ def _merged(run: Frames) -> Iterator[Suggestion]:
             )
 
 
-def _in_16_bits(run: Frames) -> Iterator[Suggestion]:
+def _in_16_bits(run: Frames) -> Iterator[Proposal]:
     comm = run.comm
     own = (comm["dtype"] == "float32") & (comm["payload_bytes"] > 0)
     if own.any():
-        yield Suggestion(
+        yield Proposal(
             "float32 messages in 16 bits",
             "FSDP2: MixedPrecisionPolicy(reduce_dtype=torch.bfloat16); DDP: bf16_compress_hook; "
             "the results are rounded",
@@ -195,10 +195,10 @@ def _in_16_bits(run: Frames) -> Iterator[Suggestion]:
         )
 
 
-def _faster_links(run: Frames) -> Iterator[Suggestion]:
+def _faster_links(run: Frames) -> Iterator[Proposal]:
     axes = mesh_axes(run, run.comm["group"]).astype(object)
     for axis in sorted(set(axes) - {""}):
-        yield Suggestion(
+        yield Proposal(
             f"twice the bandwidth of axis {axis}",
             f"place the ranks of axis {axis} on faster links: order the mesh so that the axis is "
             "within a node",
@@ -206,11 +206,11 @@ def _faster_links(run: Frames) -> Iterator[Suggestion]:
         )
 
 
-def _earlier(run: Frames) -> Iterator[Suggestion]:
+def _earlier(run: Frames) -> Iterator[Proposal]:
     comm = run.comm
     for kind in ("all_gather", "reduce_scatter", "recv"):
         if ((comm["kind"] == kind) & (comm["data_ready_ns"] >= 0)).any():
-            yield Suggestion(
+            yield Proposal(
                 f"{kind} issued as soon as its data is ready",
                 "prefetch: FSDP2's set_modules_to_forward_prefetch and "
                 "set_modules_to_backward_prefetch, or isend and irecv before the computation",
@@ -218,22 +218,22 @@ def _earlier(run: Frames) -> Iterator[Suggestion]:
             )
 
 
-def _slow_ranks(run: Frames) -> Iterator[Suggestion]:
+def _slow_ranks(run: Frames) -> Iterator[Proposal]:
     from commtrace.analyze.waits.stragglers import stragglers
 
     table = stragglers(run)
     if len(table):
         rank = int(table["rank"].iloc[0])
-        yield Suggestion(
+        yield Proposal(
             f"{text_of_ranks([rank])} no slower than its peers",
             "find what delays it: `commtrace table stragglers`",
             (parsed(f"balance where rank={rank}"),),
         )
 
 
-def _larger_batch(run: Frames) -> Iterator[Suggestion]:
+def _larger_batch(run: Frames) -> Iterator[Proposal]:
     if (run.comm["carries"].isin(["gradients", "parameters"])).any() and len(run.timed_steps):
-        yield Suggestion(
+        yield Proposal(
             "twice the samples in a micro-batch",
             "twice the batch size, if memory allows, or gradient accumulation with no_sync(); the "
             "time is for as many samples as before",
@@ -241,13 +241,13 @@ def _larger_batch(run: Frames) -> Iterator[Suggestion]:
         )
 
 
-def _even_stages(run: Frames) -> Iterator[Suggestion]:
+def _even_stages(run: Frames) -> Iterator[Proposal]:
     actions = run.pipeline_actions[run.pipeline_actions["duration_ns"] >= 0]
     work = actions.groupby("rank")["duration_ns"].sum()
     if len(work) < 2 or not work.min() > 0 or work.max() < 1.05 * work.mean():
         return
     factors = work.mean() / work
-    yield Suggestion(
+    yield Proposal(
         "layers moved until all pipeline stages compute for equally long",
         "split the model at other layers; `commtrace table stages` has the work of each",
         tuple(
@@ -256,7 +256,7 @@ def _even_stages(run: Frames) -> Iterator[Suggestion]:
     )
 
 
-_GENERAL: tuple[Callable[[Frames], Iterator[Suggestion]], ...] = (
+_GENERAL: tuple[Callable[[Frames], Iterator[Proposal]], ...] = (
     _balanced, _slow_ranks, _even_stages, _hidden, _earlier, _merged, _in_16_bits, _larger_batch,
     _faster_links, _ideal,
 )  # fmt: skip

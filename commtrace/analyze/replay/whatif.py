@@ -29,7 +29,7 @@ from commtrace.analyze.replay.graph import (
 )
 from commtrace.analyze.replay.outcome import StepTime, step_time
 from commtrace.analyze.replay.run_of import run_of
-from commtrace.analyze.replay.suggestions import Suggestion, of_findings, suggestions
+from commtrace.analyze.replay.suggestions import Proposal, of_findings, suggestions
 from commtrace.analyze.replay.words import LIMIT, RANGE, why_not_replayed
 from commtrace.analyze.replay.words import step_text as text_of_step
 from commtrace.analyze.run.analysis import Analysis, typed
@@ -61,7 +61,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class Prediction:
     """A run with changes.
 
     Attributes:
@@ -106,7 +106,7 @@ class Answer:
         return run_of(self.basis, self.replay, self.changed.removed, self.text)
 
 
-def what_if(run: Frames, changes: Sequence[str | Change]) -> Answer:
+def what_if(run: Frames, changes: Sequence[str | Change]) -> Prediction:
     """Replay a run with changes.
 
     Args:
@@ -127,7 +127,7 @@ def what_if(run: Frames, changes: Sequence[str | Change]) -> Answer:
         results.append(_replayed(basis, given, 1.0))
     times = [step_time(basis, replay).step_ns / made.samples for made, replay in results]
     slowest = int(np.argmax(times))
-    return Answer(basis, given, before, (min(times), max(times)), *results[slowest])
+    return Prediction(basis, given, before, (min(times), max(times)), *results[slowest])
 
 
 def _replayed(basis: Frames, changes: Sequence[Change], share: float) -> tuple[Changed, Replay]:
@@ -180,7 +180,7 @@ LEAST_SHARE = 0.001
 """Changes that save a smaller part of the step are left out."""
 
 
-def _row_of(basis: Frames, suggestion: Suggestion) -> dict[str, object] | None:
+def _row_of(basis: Frames, suggestion: Proposal) -> dict[str, object] | None:
     """Return a row of the table; None if the change cannot be made or saves nothing."""
     try:
         return _row(suggestion, what_if(basis, suggestion.changes))
@@ -188,7 +188,7 @@ def _row_of(basis: Frames, suggestion: Suggestion) -> dict[str, object] | None:
         return None
 
 
-def _row(suggestion: Suggestion, answer: Answer) -> dict[str, object] | None:
+def _row(suggestion: Proposal, answer: Prediction) -> dict[str, object] | None:
     """Return a row of the table; None if the change saves nothing worth naming."""
     step = answer.before.step_ns
     least, most = (min(max(saved, 0.0), step) for saved in answer.saved_ns)

@@ -9,7 +9,14 @@ import pytest
 
 from commtrace.analyze.replay import engine
 from commtrace.analyze.replay.build import work_graph
-from commtrace.analyze.replay.engine import NO_EDGE, Edges, Times, latest, path_to, reached
+from commtrace.analyze.replay.engine import (
+    NO_EDGE,
+    OutgoingEdges,
+    PointTimes,
+    latest,
+    path_to,
+    reached,
+)
 from commtrace.analyze.replay.graph import replayed
 from commtrace.tracefile import write_trace
 from tests.commtrace.analyze.replay.random_graphs import Drawn, behind_cycles, drawn, simulated
@@ -26,9 +33,9 @@ def walk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(engine, "MOST_EDGES_OF_PYTHON", most)
 
 
-def _reached(graph: Drawn) -> tuple[Edges, np.ndarray, Times]:
+def _reached(graph: Drawn) -> tuple[OutgoingEdges, np.ndarray, PointTimes]:
     source, target, length, origin = graph.arrays()
-    edges = Edges.of(source, target, graph.num_points)
+    edges = OutgoingEdges.of(source, target, graph.num_points)
     return edges, length, reached(edges, length, origin)
 
 
