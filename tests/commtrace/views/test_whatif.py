@@ -22,8 +22,9 @@ def run() -> Run:
 def test_without_a_change_it_is_the_table_with_units(run: Run) -> None:
     table = run.whatif()
     assert isinstance(table, Table)
-    assert table["saved_ns"].iloc[0] == 10_000_000
-    assert table.shown()["saved_ns"].iloc[0] == "10 ms"
+    (row,) = table.index[table["text"] == "remove where finding=2"]
+    assert table["saved_ns"][row] == 10_000_000
+    assert table.shown()["saved_ns"][row] == "10 ms"
 
 
 def test_an_answer_has_the_numbers(run: Run) -> None:
@@ -41,9 +42,10 @@ def test_an_answer_has_the_numbers(run: Run) -> None:
 
 def test_a_range_has_two_ends(run: Run) -> None:
     found = run.whatif("bandwidth *2 where kind=all_reduce")
-    assert found.replayed_step_ns == (90_000_000, 100_000_000)
-    assert found.saved_ns == (0, 10_000_000)
-    assert "saves at most 10 ms (10%)" in repr(found)
+    least, most = found.replayed_step_ns
+    assert least < most == found.step_ns
+    assert found.saved_ns == (0, most - least)
+    assert "saves at most " in repr(found)
 
 
 def test_every_text_of_the_table_is_a_change(run: Run) -> None:
@@ -66,12 +68,12 @@ def test_the_replayed_run_has_all_views_and_says_that_it_is_replayed(run: Run) -
 
 
 def test_it_displays_itself_as_text_and_as_html(run: Run) -> None:
-    found = run.whatif(REMOVED, "balance")
+    found = run.whatif(REMOVED, "shrink *0")
     lines = repr(found).splitlines()
-    assert lines[:3] == [REMOVED, "balance", "step 100 ms -> 80 ms  saves 20 ms (20%)"]
+    assert lines[:3] == [REMOVED, "shrink *0", "step 100 ms -> 70 ms  saves 30 ms (30%)"]
     assert lines[3].split() == ["before", "after", "saved"]
     shown = found._repr_html_()
-    assert "<b>step 100 ms -&gt; 80 ms</b> saves 20 ms (20%)" in shown
+    assert "<b>step 100 ms -&gt; 70 ms</b> saves 30 ms (30%)" in shown
     assert "<code>remove where kind=barrier</code>" in shown
     assert "dependencies are inferred" in shown
 
