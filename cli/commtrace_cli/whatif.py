@@ -55,7 +55,7 @@ def whatif(
 
     The run is replayed as a graph of work: each host's work, operators, kernels and waits, and the
     collectives of all ranks. A range says that the trace does not tell latency from bandwidth, or
-    lacks when results were used. A limit cannot be reached by a change of the program.
+    lacks when results were used. A change of the program saves at most a limit.
     """
     if output is not None:
         if not changes:

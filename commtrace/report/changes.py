@@ -28,7 +28,7 @@ from commtrace.selection import Selection
 from commtrace.units import counted, text_of_measured
 
 _MARKS = {
-    LIMIT: "limit: no change of the program reaches it",
+    LIMIT: "limit: a change of the program saves at most as much",
     RANGE: "range: the trace does not tell latency from bandwidth, or lacks uses of results",
 }
 _TARGET = "whatif"

@@ -29,33 +29,21 @@ step 290 ± 15 ms, of 29 steady steps
 on the critical path: work of hosts 47%, transfers 45%, returns from waits 7%,
 issuing calls 1%
 
- 1  saves 18.4 ms (6.3%)  all communication hidden up to its data's next use
-    290 ± 15 ms -> 272 ms
-    how: issue collectives with async_op=True once their data is ready, and wait
-         before the first use; FSDP2: set_modules_to_forward_prefetch; DDP:
-         smaller buckets
-    replayed: overlap
+ 1  saves 50 ms (17%)  Ranks were ready to run but had no core for 10% of the
+    time, 843 ms of each on average; 4 ranks share a host.
+    290 ± 15 ms -> 241 ms
+    how: Give each rank cores of its own: fewer ranks on a host, fewer threads
+         for each (OMP_NUM_THREADS, workers of data loaders), no other programs.
+    replayed: cores where finding=1
 
- 2  saves 4.6 ms (1.6%)  consecutive all_reduce calls merged
-    290 ± 15 ms -> 286 ms
-    how: coalesce them: torch.distributed._coalescing_manager, larger DDP
-         buckets, or one flat tensor
-    replayed: merge where kind=all_reduce
-
- 3  saves at most 8.8 ms (3.0%)  float32 messages in 16 bits
-    290 ± 15 ms -> 282 to 290 ms
-    how: FSDP2: MixedPrecisionPolicy(reduce_dtype=torch.bfloat16); DDP:
-         bf16_compress_hook; the results are rounded
-    replayed: payload *0.5 where dtype=float32
-
- 4  limit: saves 149 ms (51%)  ideal network: transfers take no time
+ 2  limit: saves 149 ms (51%)  ideal network: transfers take no time
     290 ± 15 ms -> 141 ms
     how: a limit: no faster network and no other algorithm saves more
     replayed: shrink *0
 ```
 
-This run spends half of a step in computation, so that no network could make it twice as fast, and
-hiding communication saves less than the blocked time suggests. [The page](report.md) opens with the
+Ranks of this run share cores, and half of a step is computation, so that no network could make it
+twice as fast. Changes that save less than the step varies are left out. [The page](report.md) opens with the
 best change, and lists all of them in the section *What would help*.
 
 ## Asking for a change
@@ -150,8 +138,8 @@ has ended it and its kernels have run.
   messages of a kind are equally long; or it lacks when a result was used. The truth lies between
   *all* and *nothing* of it. The times by rank and kind, and the replayed run, are of the longer
   step.
-- A **limit** shows what is at stake. No change of a program reaches it: an ideal network has no
-  latency.
+- A **limit** shows what is at stake. A change of the program saves at most as much: an ideal network
+  has no latency, and prefetching without bounds needs memory without bounds.
 - **Left alone** are calls for which the trace lacks when the data was ready or the result used,
   which are recorded with detail `op` on the CPU. The saving may be larger.
 - **Inferred** dependencies are not stated by the trace: a host that waits for a device without a
@@ -173,9 +161,11 @@ transfers, waits, launches, streams, synchronizations and steps. Not modelled:
 
 ## Accuracy
 
-`make bench-whatif` runs programs, replays their runs with a change, makes the change in the
-program, and prints the predicted next to the measured step time. <!-- figures of `make
-bench-whatif` -->
+`make bench-whatif` runs programs with a known cost, such as a needless gather, replays their runs
+without it, runs the programs without it, and prints predicted and measured step times. Of 19 costs
+in 16 programs of 2 and 4 ranks over gloo, the median error was 1.1 %; subtracting the blocked time of
+the calls was wrong by 16.5 %. A replay without a change gives the recorded times of every call. It also
+prints the residuals by cause, the speed of replays, and what is promised for healthy programs.
 
 ## From the answer to a change
 

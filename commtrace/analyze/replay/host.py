@@ -24,6 +24,7 @@ from commtrace.analyze.replay.graph import (
     WAIT_END,
 )
 from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import TRANSFERS, Arrays, across_ranks, matches, of_match
 
 _COLUMNS = ["rank", "thread", "at", "sort", "row", "tie"]
 _TIES = 8
@@ -63,6 +64,7 @@ def calls_of_host(part: Frames) -> pd.DataFrame:
     blocks = ~has_wait & ~comm["is_async"]
     end = end.where(~blocks | (complete < 0) | (comm["call_ns"] >= 0), complete)
     complete = np.minimum(complete, wait_end.where(has_wait, complete)).where(~blocks, -1)
+    complete = _seen_late(part, comm, end, complete, wait_begin, waited)
     thread = comm["thread"]
     return pd.DataFrame(
         {
@@ -78,6 +80,45 @@ def calls_of_host(part: Frames) -> pd.DataFrame:
             "is_assumed": is_assumed,
         }
     ).astype("int64")
+
+
+_AT_ONCE_NS = 100_000
+"""Duration of a wait that has nothing to wait for, at most."""
+
+
+def _seen_late(
+    part: Frames,
+    comm: pd.DataFrame,
+    end: pd.Series,
+    complete: pd.Series,
+    wait_begin: pd.Series,
+    waited: pd.Series,
+) -> pd.Series:
+    """Return when calls completed, also transfers whose completion only a wait has shown.
+
+    The wait of a send or a receive may begin long after it was complete. Then it completed when its
+    other end did, at the latest, and no earlier than its own call returned.
+    """
+    late = comm["kind"].isin(TRANSFERS) & (wait_begin >= 0) & (complete >= wait_begin)
+    late &= waited <= _AT_ONCE_NS
+    if not late.any():
+        return complete
+    others = of_match(part, ends_of_both(part)["first"], _NEVER)
+    other = pd.Series(others, part.comm.index).reindex(comm.index)
+    return complete.mask(late, np.maximum(np.minimum(other, wait_begin), end))
+
+
+_NEVER = 1 << 62
+
+
+@across_ranks(first=(_NEVER, "int64"))
+def ends_of_both(part: Frames, into: Arrays) -> None:
+    """First end of the calls of each match, in ns since the start of the run."""
+    match, comm = matches(part).to_numpy(), part.comm
+    known = (match >= 0) & (comm["complete_ns"] >= comm["issue_ns"]).to_numpy()
+    known &= (comm["issue_ns"] >= 0).to_numpy()
+    ends = (comm["complete_ns"] - part.start_ns).to_numpy()
+    np.minimum.at(into["first"], match[known], ends[known])
 
 
 def _runs_as_kernels(part: Frames) -> np.ndarray:

@@ -58,7 +58,8 @@ class Proposal:
         title: The change, in a few words.
         how: A way to make it.
         changes: The changes to replay.
-        is_limit: True if no change of the program does it: it shows what is at stake.
+        is_limit: True if a change of the program saves at most as much: memory, buffers or the
+            network may not allow it.
         finding: Number of the finding in the table of findings; -1 if it is of none.
     """
 
@@ -69,14 +70,9 @@ class Proposal:
     finding: int = -1
 
 
-def suggestions(run: Frames, basis: Frames) -> list[Proposal]:
-    """Return the changes that apply to a run.
-
-    Args:
-        run: The run, which has the findings.
-        basis: The part of it that is replayed.
-    """
-    return [*_of_findings(run), *(each for make in _GENERAL for each in make(basis))]
+def suggestions(basis: Frames) -> list[Proposal]:
+    """Return the changes that apply to a run, or to the part of it that is replayed."""
+    return [*_of_findings(basis), *(each for make in _GENERAL for each in make(basis))]
 
 
 def _of_findings(run: Frames) -> Iterator[Proposal]:
@@ -168,6 +164,7 @@ def _hidden(run: Frames) -> Iterator[Proposal]:
             "issue collectives with async_op=True once their data is ready, and wait before the "
             "first use; FSDP2: set_modules_to_forward_prefetch; DDP: smaller buckets",
             (parsed("overlap"),),
+            is_limit=True,
         )
 
 
@@ -215,6 +212,7 @@ def _earlier(run: Frames) -> Iterator[Proposal]:
                 "prefetch: FSDP2's set_modules_to_forward_prefetch and "
                 "set_modules_to_backward_prefetch, or isend and irecv before the computation",
                 (parsed(f"earlier where kind={kind}"),),
+                is_limit=True,
             )
 
 
@@ -238,6 +236,7 @@ def _larger_batch(run: Frames) -> Iterator[Proposal]:
             "twice the batch size, if memory allows, or gradient accumulation with no_sync(); the "
             "time is for as many samples as before",
             (parsed("batch *2"),),
+            is_limit=True,
         )
 
 

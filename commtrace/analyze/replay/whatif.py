@@ -50,7 +50,7 @@ COLUMNS = (
     Column("share", float, "1", "saved time as a fraction of the step", title="Of the step"),
     Column("most_saved_ns", float, "ns", "the most that it may save", title="At most"),
     Column("error_ns", float, "ns", "standard error of the step time", title="±"),
-    Column("bound", str, "", "limit, range, or empty: no change of a program reaches a limit"),
+    Column("bound", str, "", "limit (a change saves at most as much), range, or empty"),
     Column("num_calls", int, "", "calls of all ranks that are changed", title="Calls"),
     Column(
         "num_unknown", int, "", "calls that it leaves alone since the trace lacks their data times",
@@ -118,7 +118,7 @@ def what_if(run: Frames, changes: Sequence[str | Change]) -> Prediction:
             let a call wait for itself; or the trace lacks times.
     """
     basis = basis_of(run)
-    given = tuple([of_findings(run, each) if isinstance(each, str) else each for each in changes])
+    given = tuple([of_findings(basis, each) if isinstance(each, str) else each for each in changes])
     graph = work_graph(basis)
     _check_times(basis, len(graph.calls))
     before = _before(basis)
@@ -166,7 +166,7 @@ def best_changes(run: Frames) -> pd.DataFrame:
     basis = basis_of(run)
     if not len(work_graph(basis).calls):
         return typed(pd.DataFrame(), COLUMNS)
-    rows = [row for each in suggestions(run, basis) if (row := _row_of(basis, each)) is not None]
+    rows = [row for each in suggestions(basis) if (row := _row_of(basis, each)) is not None]
     table = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
     if table.empty:
         return typed(table, COLUMNS)
@@ -178,6 +178,8 @@ def best_changes(run: Frames) -> pd.DataFrame:
 
 LEAST_SHARE = 0.001
 """Changes that save a smaller part of the step are left out."""
+_LEAST_ERRORS = 2.0
+"""Changes that save less than this many standard errors of the step time are left out."""
 
 
 def _row_of(basis: Frames, suggestion: Proposal) -> dict[str, object] | None:
@@ -192,7 +194,8 @@ def _row(suggestion: Proposal, answer: Prediction) -> dict[str, object] | None:
     """Return a row of the table; None if the change saves nothing worth naming."""
     step = answer.before.step_ns
     least, most = (min(max(saved, 0.0), step) for saved in answer.saved_ns)
-    if not most > LEAST_SHARE * step:
+    noise = np.nan_to_num(_LEAST_ERRORS * answer.before.error_ns)
+    if not most > max(LEAST_SHARE * step, noise):
         return None
     is_range = most - least > LEAST_SHARE * step
     return {

@@ -18,6 +18,12 @@ LEAST_EXCESS = 0.05
 """Part of the other ranks' median by which a rank's work must exceed it to be a straggler's."""
 
 
+_MOST_DEVIATIONS = 3.0
+_LEAST_STEPS = 4
+"""A rank is regularly slower if its work exceeds that of others by more than its variation times
+this, in at least this many steps."""
+
+
 def computing_edges(draft: Draft, run: Frames) -> np.ndarray:
     """Return the edges that are computation: kernels if a device computed, else work of hosts."""
     edges = np.flatnonzero(draft.is_kept & (draft.sort == KERNEL))
@@ -174,7 +180,9 @@ def _excess(run: Frames, calls: pd.DataFrame, work: np.ndarray) -> np.ndarray:
         pd.MultiIndex.from_frame(table[["group", "place", "rank"]])
     ).to_numpy()
     excess = (usual - of_peers).to_numpy()
-    is_slow = (excess > varies.to_numpy()) & (excess > LEAST_EXCESS * of_peers)
+    is_slow = (excess > _MOST_DEVIATIONS * varies.to_numpy()) & (excess > LEAST_EXCESS * of_peers)
+    if (step >= 0).any():
+        is_slow &= of_places.transform("size").to_numpy() >= _LEAST_STEPS
     return np.where(is_slow, np.minimum(excess, work), 0.0)
 
 
