@@ -42,8 +42,8 @@ issuing calls 1%
     replayed: shrink *0
 ```
 
-Ranks of this run share cores, and half of a step is computation, so that no network could make it
-twice as fast. Changes that save less than the step varies are left out. [The page](report.md) opens with the
+Ranks of this run share cores, and half of a step is computation, so that no network could make
+it twice as fast. Changes that save less than the step varies are left out. [The page](report.md) opens with the
 best change, and lists all of them in the section *What would help*.
 
 ## Asking for a change
@@ -138,8 +138,8 @@ has ended it and its kernels have run.
   messages of a kind are equally long; or it lacks when a result was used. The truth lies between
   *all* and *nothing* of it. The times by rank and kind, and the replayed run, are of the longer
   step.
-- A **limit** shows what is at stake. A change of the program saves at most as much: an ideal network
-  has no latency, and prefetching without bounds needs memory without bounds.
+- A **limit** shows what is at stake. A change of the program saves at most as much: an ideal
+  network has no latency, and prefetching without bounds needs memory without bounds.
 - **Left alone** are calls for which the trace lacks when the data was ready or the result used,
   which are recorded with detail `op` on the CPU. The saving may be larger.
 - **Inferred** dependencies are not stated by the trace: a host that waits for a device without a
@@ -162,10 +162,11 @@ transfers, waits, launches, streams, synchronizations and steps. Not modelled:
 ## Accuracy
 
 `make bench-whatif` runs programs with a known cost, such as a needless gather, replays their runs
-without it, runs the programs without it, and prints predicted and measured step times. Of 19 costs
-in 16 programs of 2 and 4 ranks over gloo, the median error was 1.1 %; subtracting the blocked time of
-the calls was wrong by 16.5 %. A replay without a change gives the recorded times of every call. It also
-prints the residuals by cause, the speed of replays, and what is promised for healthy programs.
+without it, runs the programs without it, and prints predicted and measured step times. Of 19
+costs in 16 programs of 2 and 4 ranks over gloo, the median error was 1.1 %; subtracting the
+blocked time of the calls was wrong by 16.5 %. A replay without a change gives the recorded times
+of every call. It also prints the residuals by cause, the speed of replays, and what is promised
+for healthy programs.
 
 ## From the answer to a change
 
