@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import flop_registry
 
 _UNKNOWN = -1
 _MOST = 1 << 62
@@ -35,9 +36,6 @@ def flops_of(op: Any, args: Sequence[Any], kwargs: Any, result: Any) -> int:
 
 def _formula_of(packet: Any) -> Callable[..., Any] | None:
     """Return the formula of an operator's overloads, the program's own included."""
-    # Late, since only products need it.
-    from torch.utils.flop_counter import flop_registry
-
     return flop_registry.get(packet) or _FORMULAS.get(packet)
 
 

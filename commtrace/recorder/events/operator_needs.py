@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any
 
 import torch
 
 from commtrace.recorder.events.call import Call
-from commtrace.recorder.events.marks import NOTHING, LastWrites, Mark
+from commtrace.recorder.events.marks import LastWrites
 from commtrace.recorder.events.operator_details import OperatorDetail, Takes, detail_of
 from commtrace.recorder.operator_kinds import OperatorKind
 from commtrace.torch_internals.tensors import FakeTensor
@@ -44,16 +45,20 @@ class OperatorNeeds:
         try:
             tensors = kind.takes.tensors_in(args)
             marks: list[Any] = [written[each.data_ptr()] for each in tensors]
-            detail = kind.details[tuple([number - mark[0] for mark in marks])]
-            if [each.shape for each in tensors] == detail.given and (
-                detail.result is None or is_of(result, *detail.result)
+            try:
+                distances = [number - mark[0] for mark in marks]
+                origin = max([mark[2] for mark in marks], default=_UNKNOWN)
+            except TypeError:  # the result of a call
+                distances, origin = self._distances(marks, kind.where.rank, number, begin_ns)
+            detail = kind.details[tuple(distances)]
+            if (
+                [each.shape for each in tensors] == detail.given
+                and (not tensors or tensors[0].dtype is detail.dtype)
+                and (detail.result is None or is_of(result, *detail.result))
             ):
-                if not marks:
-                    return detail, _UNKNOWN
-                if tensors[0].dtype is detail.dtype:
-                    return detail, max([mark[2] for mark in marks])
+                return detail, origin
         except (AttributeError, KeyError, RuntimeError, TypeError):
-            pass
+            pass  # the first of them, or it takes views that are new
         return self.new_details(kind, args, kwargs, result, number, begin_ns)
 
     def new_details(
@@ -75,32 +80,38 @@ class OperatorNeeds:
                 tensors += more
                 read += more
             marks: list[Any] = [self._marks.look_up(each) for each in read]
-            ops, calls, origin = self._needs(marks, kind.where.rank, number, begin_ns)
+            distances, origin = self._distances(marks, kind.where.rank, number, begin_ns)
+            ops = [int(each) for each in distances if each > 0]
+            calls = [int(-each - 1) for each in distances if -inf < each < 0]
             detail = detail_of(kind, (ops, calls), tensors, args, kwargs, result)
-            is_plain = len(read) == len(tensors)
-            if is_plain and all([type(mark) is tuple for mark in marks]):
-                kind.details[tuple([number - mark[0] for mark in marks])] = detail
+            if len(read) == len(tensors):
+                kind.details[tuple(distances)] = detail
         except (AttributeError, RuntimeError, TypeError, NotImplementedError):
             return kind, _UNKNOWN  # a tensor of a class that has no storage, for instance
         return detail, origin
 
-    def _needs(
-        self, marks: Sequence[Mark], rank: int, number: int, begin_ns: int
-    ) -> tuple[list[int], list[int], int]:
-        """Return how many operators and calls ago what wrote some marks was, and the origin."""
-        ops, calls, origin = [], [], _UNKNOWN
-        latest = self.latest.get(rank)
+    def _distances(
+        self, marks: Sequence[Any], rank: int, number: int, begin_ns: int
+    ) -> tuple[list[float], int]:
+        """Return how far back what left some marks is, and the origin of the data.
+
+        The distance of an operator is that of their numbers. The distance of a call is -1 for the
+        latest call of the rank, -2 for the call before, and so on; that of nothing is -inf.
+        """
+        distances: list[float] = []
+        origin, latest = _UNKNOWN, self.latest.get(rank)
         last = _UNKNOWN if latest is None else latest.id - (latest.issue_ns > begin_ns)
         for mark in marks:
             if type(mark) is tuple:
-                if mark is not NOTHING:
-                    ops.append(int(number - mark[0]))
-                    origin = max(origin, mark[2])
-            elif isinstance(mark, Call) and mark.request.group.rank == rank:
+                distances.append(number - mark[0])
+                origin = max(origin, mark[2])
+            elif mark.request.group.rank == rank:
                 mark.used_by(number)
-                calls.append(max(last - mark.id, 0))
+                distances.append(-1 - max(last - mark.id, 0))
                 origin = max(origin, mark.id)
-        return ops, calls, origin
+            else:
+                distances.append(-inf)
+        return distances, origin
 
 
 def are_fake(given: Any) -> bool:

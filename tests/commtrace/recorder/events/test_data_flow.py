@@ -16,6 +16,7 @@ from torch.distributed._functional_collectives import all_reduce, wait_tensor
 
 import commtrace
 from commtrace.recorder.events import data_times
+from commtrace.session import flusher
 from dtensor_core.testing import fake_world
 from tests.commtrace.recorder.recorded import calls, ops
 
@@ -27,6 +28,8 @@ TWO = 2 * SIZE
 def _world(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Another test of this process may have compiled a function.
     monkeypatch.setattr(data_times, "has_compiled", lambda: False)
+    # A call of a fake group is over at once, and is written before its result is used.
+    monkeypatch.setattr(flusher, "FLUSH_INTERVAL_S", 600)
     with fake_world(2), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         yield
