@@ -24,7 +24,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-import bench-dataset bench-scale bench-values check-values bench-operators opdb refused programs compiled fuzz hangs docs docs-site notebooks clean
+.PHONY: help demo test check format-check lint types contracts format bench bench-recording bench-page bench-import bench-dataset bench-scale bench-values bench-whatif check-values bench-operators opdb refused programs compiled fuzz hangs docs docs-site notebooks clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ bench-scale: $(READY) ## a run that is larger than memory: all tables, their pas
 bench-values: $(READY) ## what fingerprints of tensors cost a training step
 	$(BIN)/python -m benchmarks.values
 
+bench-whatif: $(READY) ## predictions of commtrace whatif, checked by making the change; speed of a replay
+	$(BIN)/python -m benchmarks.whatif
+
 check-values: $(READY) ## five models in 22 layouts, ten steps in float32 and bfloat16, compared with one device
 	VALUES_STEPS=10 $(BIN)/python $(PYTEST) tests/values/test_layouts_agree.py
 
@@ -124,6 +127,7 @@ docs: $(READY) ## what docs/ says of columns, analyses, commands and operators
 	$(BIN)/python docs/generate/analyses.py
 	$(BIN)/python docs/generate/commands.py
 	$(BIN)/python docs/generate/operators.py
+	$(BIN)/python docs/generate/whatif.py
 
 notebooks: $(READY) ## run the notebooks and keep what they show
 	$(BIN)/python notebooks/write.py

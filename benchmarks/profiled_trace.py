@@ -2,8 +2,9 @@
 
 The events describe a training step with tensor- and data-parallel groups, in Kineto's layout of
 2025: modules and functions (`with_stack=True`), operators on two threads, launches with their flow
-arrows, kernels with their occupancy, and collectives with NCCL's metadata. They are written step by
-step, so that a trace may be larger than the memory.
+arrows, kernels with their occupancy, and collectives with NCCL's metadata, whose stream waits for
+computation and is waited for. They are written step by step, so that a trace may be larger than the
+memory.
 """
 
 from __future__ import annotations
@@ -127,11 +128,29 @@ class _Writer:
         external = self._ids
         title = f"nccl:{name}"
         yield self._text("user_annotation", title, at + 8, 60, thread, self._operator(""))
+        yield from self._waited(at + 10, thread, 7, 20)
         arguments = "(ncclDevKernelArgsStorage<4096ul>)"
         yield from self._launched(
             at + 20, thread, kernel + arguments, at + 420, 300 + 7 * self._rank, 20, external,
             f", {meta}",
         )  # fmt: skip
+        yield from self._waited(at + 30, thread, 20, 7)
+
+    def _waited(self, at: float, thread: int, of_stream: int, stream: int) -> Iterator[str]:
+        """Yield an event of a stream, and the wait of another stream for it, with its record."""
+        self._correlation += 2
+        own = self._correlation
+        ids = f'"External id": {self._ids}, "cbid": 135, "correlation": {own - 1}'
+        yield self._text("cuda_runtime", "cudaEventRecord", at, 2, thread, ids)
+        ids = f'"External id": {self._ids}, "cbid": 147, "correlation": {own}'
+        yield self._text("cuda_runtime", "cudaStreamWaitEvent", at + 3, 2, thread, ids)
+        facts = (
+            f'"External id": {self._ids}, "cuda_sync_kind": "Stream Wait Event", '
+            f'"wait_on_stream": {of_stream}, "wait_on_cuda_event_record_corr_id": {own - 1}, '
+            f'"wait_on_cuda_event_id": 9, "stream": {stream}, "correlation": {own}, '
+            '"device": 0, "context": 1'
+        )
+        yield self._text("cuda_sync", "Stream Wait Event", at + 4, 1, stream, facts, pid=0)
 
     def _launched(
         self, at: float, thread: int, name: str, start: float, length: float, stream: int,

@@ -19,11 +19,13 @@ from commtrace.schema import (
     GROUPS,
     HOST_EVENTS,
     KERNELS,
+    LATER_WAITS,
     OPS,
     RANKS,
     REMOVED_CALLS,
     SOURCES,
     STEPS,
+    SYNCS,
     Column,
 )
 
@@ -51,6 +53,8 @@ HostEventRow = _row_type(
 ActionRow = _row_type(
     "ActionRow", ACTIONS, "One computation of a pipeline stage on one micro-batch."
 )
+LaterWaitRow = _row_type("LaterWaitRow", LATER_WAITS, "One further wait for a call of one rank.")
+SyncRow = _row_type("SyncRow", SYNCS, "One event, or one wait for a device, of one rank.")
 CommunicatorRow = _row_type(
     "CommunicatorRow", COMMUNICATORS, "Calls of a kind that a member of a communicator launched."
 )
@@ -69,6 +73,8 @@ ROWS: dict[str, Any] = {
     "fingerprints": FingerprintRow,
     "host_events": HostEventRow,
     "pipeline_actions": ActionRow,
+    "later_waits": LaterWaitRow,
+    "syncs": SyncRow,
     "communicators": CommunicatorRow,
     "removed_calls": RemovedCallsRow,
     "groups": GroupRow,

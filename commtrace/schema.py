@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 FORMAT_NAME = "commtrace"
-FORMAT_VERSION = 12
+FORMAT_VERSION = 13
 
 INSTANT = "unix ns"
 """Unit of a point in time; `ns` is the unit of a duration."""
@@ -84,6 +84,17 @@ PIPELINE_ACTIONS = (
 
 The forward pass; the loss, on the last stage; and the backward pass, as a whole or, in zero-bubble
 schedules, the gradients of inputs first and of weights later.
+"""
+
+SYNC_KINDS = (
+    EVENT_RECORD, STREAM_WAIT, EVENT_SYNC, STREAM_SYNC, DEVICE_SYNC,
+) = (
+    "event_record", "stream_wait", "event_sync", "stream_sync", "device_sync",
+)  # fmt: skip
+"""Kinds of rows in table `syncs`.
+
+The host records an event in a stream; lets a stream wait for an event; or waits itself for an
+event, for a stream, or for all streams of a device.
 """
 
 MEMBER_STATES = (
@@ -292,6 +303,27 @@ COMM = (
         "frames of the user's code around that line, `file:line function`; outermost frame first",
         11,
     ),
+    Column(
+        "wait_begin_ns", int, INSTANT,
+        "when the first wait for the call began, if it is asynchronous; others are rows of "
+        "`later_waits`", 13,
+    ),
+    Column(
+        "first_wait_ns", int, "ns",
+        "duration of that wait, also if it timed out; unknown if it was still in progress", 13,
+    ),
+    Column("wait_thread", int, "", "native id of the thread that waited", 13),
+    Column(
+        "data_op_id", int, "",
+        "id of the operator that last wrote to the tensors sent; known at detail `op`, as are the "
+        "next three", 13,
+    ),
+    Column(
+        "data_call_id", int, "",
+        "id of the call that did, or of the last call whose result reached them by operators", 13,
+    ),
+    Column("used_by_op_id", int, "", "id of the first operator that used the result", 13),
+    Column("used_by_call_id", int, "", "id of the first call that sent the result", 13),
 )  # fmt: skip
 
 OPS = (
@@ -306,6 +338,30 @@ OPS = (
     Column("start_ns", int, INSTANT, "when it started"),
     Column("duration_ns", int, "ns", "duration on the host, including inner operators"),
     *_where("the operator"),
+    Column(
+        "needs", str, "",
+        "operators and calls that last wrote what it used, as ids that are lower by `1` or "
+        "`c0,c3`: `c` counts back from the rank's latest call, which is `c0`; empty for views, "
+        "and where nothing recorded wrote it",
+        13, form="needs",
+    ),
+    Column(
+        "shapes", str, "",
+        "shapes of its tensor arguments, joined by `;`; unknown of views, and at level dtensor",
+        13, form="shapes",
+    ),
+    Column(
+        "flops", int, "",
+        "floating-point operations by its shapes; only products of matrices, convolutions and "
+        "attention have a formula, and other operators are unknown",
+        13, most=1 << 62,
+    ),
+    Column(
+        "bytes", int, "bytes",
+        "bytes of its tensor arguments and of the tensors it returns, each counted once for "
+        "either; unknown of views, and at level dtensor",
+        13,
+    ),
 )  # fmt: skip
 
 KERNELS = (
@@ -322,6 +378,9 @@ KERNELS = (
     Column("duration_ns", int, "ns", "duration on the device", 4),
     Column("launch_ns", int, INSTANT, "when the host began to launch it", 4),
     Column("call_id", int, "", "id of its call in table `comm`, on the same rank", 4),
+    Column("op_id", int, "", "id of its operator in table `ops`, on the same rank", 13),
+    Column("op", str, "", "operator that launched it, `aten.mm`", 13, title="Operator"),
+    Column("thread", int, "", "native id of the thread that launched it", 13),
 )  # fmt: skip
 
 FINGERPRINTS = (
@@ -404,6 +463,32 @@ ACTIONS = (
     Column("start_ns", int, INSTANT, "when it began", 7),
     Column("duration_ns", int, "ns", "how long it took", 7),
     Column("step", int, "", "step that was in progress, as in table `comm`", 7),
+)  # fmt: skip
+
+LATER_WAITS = (
+    _rank("rank", "global rank that waited", 13, least=0),
+    Column("id", int, "", "number of the wait on its rank, from 0", 13),
+    Column("call_id", int, "", "id of the call in table `comm`, on the same rank", 13),
+    Column("at_ns", int, INSTANT, "when the wait began", 13),
+    Column("duration_ns", int, "ns", "how long it took", 13),
+    Column("thread", int, "", "native id of the thread that waited", 13),
+)
+
+SYNCS = (
+    _rank("rank", "global rank", 13, least=0),
+    Column("id", int, "", "number of the row on its rank, in order of begin, from 0", 13),
+    Column("kind", str, "", f"{', '.join(SYNC_KINDS[:-1])} or {SYNC_KINDS[-1]}", 13,
+           form="sync_kind"),
+    Column("at_ns", int, INSTANT, "when the host began the call", 13),
+    Column("duration_ns", int, "ns", "duration of the call on the host", 13),
+    Column("thread", int, "", "native id of the thread", 13),
+    Column("device", str, "", "device, `cuda:1`", 13),
+    Column("stream", int, "", "stream that the event is recorded in, or that waits", 13),
+    Column(
+        "kernel_id", int, "",
+        "id of the last kernel that is waited for, or before a recorded event, in table `kernels`",
+        13,
+    ),
 )  # fmt: skip
 
 COMMUNICATORS = (
@@ -496,6 +581,8 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "fingerprints": FINGERPRINTS,
     "host_events": HOST_EVENTS,
     "pipeline_actions": ACTIONS,
+    "later_waits": LATER_WAITS,
+    "syncs": SYNCS,
     "communicators": COMMUNICATORS,
     "removed_calls": REMOVED_CALLS,
     "groups": GROUPS,
@@ -504,7 +591,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "sources": SOURCES,
 }
 
-EVENT_TABLES = ("comm", "ops", "kernels", "fingerprints")
+EVENT_TABLES = ("comm", "ops", "kernels", "fingerprints", "syncs")
 """Tables with rows of what happened on each rank, many of them."""
 
 _SHAPE = r"\[(?:\d{1,18}(?:,\d{1,18})*)?\]"
@@ -517,6 +604,8 @@ FORMS: dict[str, str] = {
     "action": rf"(?:{'|'.join(PIPELINE_ACTIONS)})?",
     "direction": r"(?:forward|backward)?",
     "host_event": rf"(?:{'|'.join(HOST_EVENT_KINDS)})?",
+    "needs": r"(?:c?\d{1,18}(?:,c?\d{1,18})*)?",
+    "sync_kind": rf"(?:{'|'.join(SYNC_KINDS)})?",
     "member_state": rf"(?:{'|'.join(MEMBER_STATES)})?",
     "splits": r"(?:\d{1,18}(?:,\d{1,18})*)?",
     "shapes": rf"(?:{_SHAPE}(?:;{_SHAPE})*)?",
@@ -532,6 +621,8 @@ UNIQUE: dict[str, tuple[str, ...]] = {
     "fingerprints": ("rank", "id"),
     "host_events": ("rank", "id"),
     "pipeline_actions": ("rank", "id"),
+    "later_waits": ("rank", "id"),
+    "syncs": ("rank", "id"),
     "communicators": ("rank", "group", "at_ns", "kind"),
     "removed_calls": ("rank", "group"),
     "groups": ("name",),
@@ -545,6 +636,8 @@ ORDERED: tuple[tuple[str, str, str], ...] = (
     ("comm", "issue_ns", "complete_ns"),
     ("comm", "data_ready_ns", "issue_ns"),
     ("comm", "issue_ns", "result_used_ns"),
+    ("comm", "issue_ns", "wait_begin_ns"),
+    ("comm", "data_call_id", "id"),
     ("ranks", "start_ns", "end_ns"),
     ("steps", "start_ns", "end_ns"),
     ("ops", "parent", "id"),

@@ -78,6 +78,52 @@ def text_of_duration(duration_ns: float) -> str:
     return f"{time:.3g} s" if abs(time) < 999.5 else f"{time:,.0f} s"
 
 
+def text_of_measured(duration_ns: float, error_ns: float) -> str:
+    """Format a duration with its standard error, to the digits that the error bears.
+
+    An error of 0, an unknown error, and an error beyond five digits of the duration are left out.
+
+    >>> text_of_measured(290_400_000, 14_600_000), text_of_measured(2_500_000, math.nan)
+    ('290 ± 15 ms', '2.5 ms')
+    """
+    unit, scale = _unit_of(max(abs(duration_ns), error_ns) if error_ns > 0 else duration_ns)
+    time, error = duration_ns / scale, error_ns / scale
+    if not error > 0:
+        return text_of_duration(duration_ns)
+    first = math.floor(math.log10(error))
+    decimals = (1 if error / 10.0**first < _LEAST_OF_ONE_DIGIT else 0) - first
+    if time and decimals > 4 - math.floor(math.log10(abs(time))):
+        return text_of_duration(duration_ns)
+    shown = max(decimals, 0)
+    return f"{round(time, decimals):,.{shown}f} ± {round(error, decimals):,.{shown}f} {unit}"
+
+
+_LEAST_OF_ONE_DIGIT = 3
+"""Errors that begin with 1 or 2 have two digits, since rounding would change them by much."""
+
+
+def text_within(duration_ns: float, error_ns: float) -> str:
+    """Format a duration, to three digits at most, and none after the first of its error.
+
+    >>> text_within(52_400_000, 2_600_000), text_within(52_400_000, math.nan)
+    ('52 ms', '52.4 ms')
+    """
+    if not (error_ns > 0 and duration_ns):
+        return text_of_duration(duration_ns)
+    places = math.floor(math.log10(abs(duration_ns))) - math.floor(math.log10(error_ns)) + 1
+    return text_of_duration(float(f"{duration_ns:.{max(min(places, 3), 1)}g}"))
+
+
+def _unit_of(duration_ns: float) -> tuple[str, float]:
+    """Return the unit in which a duration is shown, and its length in ns."""
+    scale = 1.0
+    for unit in ("ns", "µs", "ms"):
+        if abs(duration_ns) < 999.5 * scale:
+            return unit, scale
+        scale *= 1000
+    return "s", scale
+
+
 def counted(number: int, noun: str) -> str:
     """Format a count with its noun: `1 call`, `2,540 calls`.
 

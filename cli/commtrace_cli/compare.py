@@ -10,7 +10,7 @@ from rich.padding import Padding
 
 from commtrace_cli.check import UNDECIDED
 from commtrace_cli.documents import write_csv, write_document
-from commtrace_cli.loading import load_run
+from commtrace_cli.loading import load_run, say_replayed
 from commtrace_cli.options import inputs, outputs, printing, selection
 from commtrace_cli.tables import plain_table
 from commtrace_cli.terminal import Text, check_output, data_console, finish, working
@@ -62,6 +62,7 @@ def compare(
     if output is not None:
         check_output(output, force=force, read=paths)
     runs = [load_run(path) for path in paths]
+    say_replayed(*runs)
     from commtrace.analyze.comparisons.compared import compare as compared
 
     with working(f"comparing {right} and {other}"):

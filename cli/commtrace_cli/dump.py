@@ -10,6 +10,7 @@ from commtrace.tracefile import open_run
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.fitting import omissions
 from commtrace_cli.growing import read_run
+from commtrace_cli.loading import say_replayed
 from commtrace_cli.options import inputs, printing, selection
 from commtrace_cli.tables import plain_table
 from commtrace_cli.terminal import Text, data_console, finish, say, working
@@ -51,6 +52,7 @@ def dump(
         from commtrace.analyze.run.select import hints, select
 
         frames = load(open_run(trace, read=read_run))
+    say_replayed(frames)
     names = [name.strip() for text in columns or () for name in text.split(",") if name.strip()]
 
     def chosen_rows(frames: Frames) -> pd.DataFrame:

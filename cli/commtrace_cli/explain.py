@@ -15,7 +15,7 @@ from commtrace.schema import HARNESS
 from commtrace.units import text_of_bytes, text_of_duration, text_of_ranks, text_of_value
 from commtrace_cli.documents import write_document
 from commtrace_cli.fitting import fitted, omissions
-from commtrace_cli.loading import load_run
+from commtrace_cli.loading import load_run, say_replayed
 from commtrace_cli.options import inputs, printing, selection
 from commtrace_cli.terminal import Text, data_console, finish
 
@@ -54,6 +54,7 @@ def explain(
     from commtrace.analyze.story import explain as story_of
     from commtrace.analyze.story import find_call
 
+    say_replayed(frames)
     story = story_of(frames, find_call(frames, call))
     if as_json:
         write_document(frames.run, {"story": story})

@@ -19,6 +19,8 @@ Examples:
 - `commtrace export run.json --to csv -o tables/` writes a file of each table
 - `commtrace export RUN.comm --to perfetto --steps 3:5 --ranks 0-7`
 - `commtrace export run.json --to parquet` with `pip install 'commtrace[parquet]'`
+- `commtrace export run.json --to chakra -o et/` with `pip install 'commtrace[chakra]'`, and then
+  `--workload-configuration=et/trace --comm-group-configuration=et/comm_group.json` of ASTRA-sim
 """
 
 
@@ -36,11 +38,12 @@ def export(
     steps: selection.Steps = None,
     ranks: selection.ChosenRanks = None,
 ) -> None:
-    """Export a run, or a part of it, to Perfetto, speedscope, CSV or Parquet.
+    """Export a run, or a part of it, to Perfetto, speedscope, CSV, Parquet or Chakra.
 
     perfetto: steps, modules, operators and calls of each rank, with flow arrows between matched
     calls, waits and bytes in flight. speedscope: blocked time and bytes by stack. csv and parquet:
-    a folder with one file per table, and a file that documents the columns.
+    a folder with one file per table, and a file that documents the columns. chakra: a folder with
+    an execution trace of each rank, whose nodes have their dependencies, for simulators.
     """
     path = output or default_path(trace, to.value)
     is_folder = FORMATS[to.value].is_folder
@@ -56,7 +59,8 @@ def export(
         frames = part_of(frames, chosen)
         for notice in notices_of(frames):
             say(f"note: {notice.text}")
-        FORMATS[to.value].write(frames, path)
+        for note in FORMATS[to.value].write(frames, path):
+            say(f"note: {note}", always=True)
     finish(sorted(path.iterdir()) if is_folder else [path], then=["commtrace", "summary", trace])
 
 

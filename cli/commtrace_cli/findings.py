@@ -13,7 +13,7 @@ from commtrace.errors import unknown_name
 from commtrace.settings import FORMER_RULES
 from commtrace.units import counted
 from commtrace_cli.documents import write_csv, write_json
-from commtrace_cli.loading import is_silent, load_run
+from commtrace_cli.loading import is_silent, load_run, say_replayed
 from commtrace_cli.options import criteria, inputs, printing, processes, selection
 from commtrace_cli.selecting import part_of, selection_of
 from commtrace_cli.terminal import Text, data_console, finish, say
@@ -68,6 +68,7 @@ def findings(
     from commtrace.analyze import CATALOG
     from commtrace.analyze.findings import by_missing_data, grouped, muted, unanswered
 
+    say_replayed(frames)
     guarded = [FORMER_RULES.get(name, name) for name in fail_on or ()]
     failing = _rules(guarded)
     analysis = CATALOG["findings"]

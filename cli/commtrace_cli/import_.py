@@ -16,6 +16,7 @@ Examples:
 - `commtrace import dumps/ -o run.json` imports all files of a folder
 - `commtrace import nccl-inspector-42/ -o run.json`
 - `commtrace import ras-1.json ras-2.json -o run.json` and then `commtrace check run.json`
+- `commtrace import et/ -o run.json`: execution traces of Chakra, and the file of their groups
 - `commtrace import train.log -o run.json` and then `commtrace check run.json`: which rank is behind
 - `commtrace import nccl-inspector-42/ --recording run.json -o joined.json`: the recording, with the
   times that NCCL's kernels took
@@ -32,9 +33,9 @@ def import_(
 
     Supported are traces of torch.profiler, flight-recorder dumps of torch and torchcomms, the
     logs of NCCL Inspector, snapshots of NCCL RAS (`ncclras -f json`; several show
-    progress), torch's ExecutionTraces, SQLite exports of Nsight Systems, and text of any number of
-    ranks with lines of torch's watchdog at a time-out, or of `NCCL_DEBUG=INFO` with
-    `NCCL_DEBUG_SUBSYS=INIT,COLL`.
+    progress), torch's ExecutionTraces, execution traces of MLCommons Chakra, SQLite exports of
+    Nsight Systems, and text of any number of ranks with lines of torch's watchdog at a time-out, or
+    of `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=INIT,COLL`.
 
     Pass one file per rank, or folders of them. Chrome traces of torch.profiler may be gzipped.
     Dumps of the flight recorder may be JSON or pickle; a pickle with anything beyond plain values

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from commtrace.schema import FAKE, FORMAT_VERSION
 from commtrace.settings import EVERY_LINK, THRESHOLDS, Settings, settings_of
+from commtrace.tracefile import REPLAYED
 from commtrace.units import (
     known_note,
     ordinal,
@@ -64,6 +65,8 @@ def _lines(info: RunInfo) -> Iterator[tuple[str, Text]]:
         "format",
         Text(f"version {info.format_version}, latest supported version {FORMAT_VERSION}"),
     )
+    if REPLAYED in info.others:
+        yield "", Text(f"replayed, not recorded: with {info.others[REPLAYED]}", style="yellow")
     yield "program", Text(info.command or "not known")
     yield "recorded", Text(_when(info))
     software = (("torch", info.torch), ("python", info.python))
@@ -84,6 +87,8 @@ def _lines(info: RunInfo) -> Iterator[tuple[str, Text]]:
         yield "", lacks
     yield "operators", _row_count(info.num_rows["ops"], info.num_ops_dropped)
     for name, value in info.others.items():
+        if name == REPLAYED:
+            continue
         text = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
         yield name.replace("_", " "), Text(text)
 

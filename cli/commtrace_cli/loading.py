@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from commtrace.settings import Settings, settings_of
 from commtrace.tracefile import Trace, open_run, require_events
 from commtrace_cli.growing import read_run
-from commtrace_cli.terminal import Text, data_console, finish, working
+from commtrace_cli.terminal import Text, data_console, finish, say, working
 
 if TYPE_CHECKING:
     from commtrace.analyze import Frames
@@ -67,6 +67,14 @@ def _loaded(run: Trace | Dataset, settings: Settings, runner: JobRunner | None) 
     from commtrace.analyze import load  # imported late, since it takes longer than refusing
 
     return load(run, settings, runner)
+
+
+def say_replayed(*runs: Frames) -> None:
+    """Print of each run that is replayed that it is; for commands that print no notices."""
+    from commtrace.analyze.notices import replayed_note
+
+    for frames in runs:
+        say(f"note: {note}" if (note := replayed_note(frames)) else "", always=True)
 
 
 def is_silent(frames: Frames, trace: Path) -> bool:

@@ -34,6 +34,7 @@ from commtrace_cli import (
     table,
     timeline,
     watch,
+    whatif,
 )
 from commtrace_cli.options import printing
 from commtrace_cli.terminal import ClosedOutput, fail, forget_odd_sizes, spare_letters
@@ -54,7 +55,7 @@ COMMANDS: dict[str, tuple[ModuleType, ...]] = {
     "Record": (run, record, demo),
     "Watch": (watch,),
     "Look": (summary, report, timeline, flame, table, sql, explain),
-    "Judge": (findings, check, diff, compare),
+    "Judge": (findings, whatif, check, diff, compare),
     "Traces": (info, dump, merge, import_, export),
 }
 """Commands by purpose. A module has a function of its own name, `EXAMPLE`, and optionally

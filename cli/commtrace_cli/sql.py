@@ -17,7 +17,7 @@ from commtrace.atomic_write import atomic_write
 from commtrace.errors import UsageError
 from commtrace_cli.documents import records, write_csv
 from commtrace_cli.fitting import fitted, omissions
-from commtrace_cli.loading import load_run
+from commtrace_cli.loading import load_run, say_replayed
 from commtrace_cli.options import printing, processes, selection, statements
 from commtrace_cli.terminal import Text, check_output, data_console, fail, finish, working, write
 
@@ -78,6 +78,7 @@ def sql(
     if output is not None:
         check_output(output, force=force, read=[*paths.values()])
     runs = {name: load_run(path, workers) for name, path in paths.items()}
+    say_replayed(*runs.values())
     found = _answered(runs, statement, Limits(int(memory * 1e9), seconds=seconds))
     if output is not None:
         _write(found, output, to, statement)

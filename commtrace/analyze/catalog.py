@@ -16,12 +16,13 @@ from commtrace.analyze.overlap.overlap_lost.table import OVERLAP_LOST
 from commtrace.analyze.pipelines.bubbles import BUBBLES
 from commtrace.analyze.pipelines.schedule import SCHEDULE
 from commtrace.analyze.pipelines.stages import STAGES
+from commtrace.analyze.replay.critical_path import CRITICAL_PATH
+from commtrace.analyze.replay.critical_share import CRITICAL_SHARE
+from commtrace.analyze.replay.slack import SLACK
+from commtrace.analyze.replay.whatif import WHATIF
 from commtrace.analyze.run.analysis import Analysis
 from commtrace.analyze.traffic.bandwidth import BANDWIDTH
-from commtrace.analyze.traffic.by_kind import BY_KIND
 from commtrace.analyze.traffic.by_module import BY_MODULE
-from commtrace.analyze.traffic.by_op import BY_OP
-from commtrace.analyze.traffic.by_phase import BY_PHASE
 from commtrace.analyze.traffic.by_place import FLAT
 from commtrace.analyze.traffic.by_rank import BY_RANK
 from commtrace.analyze.traffic.by_step import BY_STEP
@@ -40,7 +41,7 @@ from commtrace.analyze.waits.wait_states import WAIT_STATES
 CATALOG: dict[str, Analysis] = {
     analysis.name: analysis
     for analysis in (
-        *(BY_KIND, BY_MODULE, BY_OP, *FLAT, BY_PHASE, BY_STEP, BY_RANK),
+        *(FLAT[0], BY_MODULE, *FLAT[1:], BY_STEP, BY_RANK),
         *(
             OVERLAP,
             OVERLAP_LOST,
@@ -52,11 +53,12 @@ CATALOG: dict[str, Analysis] = {
             START_SKEW,
             BALANCE,
         ),
+        *(CRITICAL_PATH, CRITICAL_SHARE, SLACK),
         *(SIZES, BANDWIDTH, MATRIX, KERNEL_PATTERNS),
         *(ALL_TO_ALL_SPLITS, EXPERT_LOAD),
         *(STAGES, BUBBLES, SCHEDULE),
         *(TENSORS, REPLICAS, GRADIENTS),
-        *(CONSISTENCY, DIVERGENCES, FINDINGS, ACTIVITY, CALLS, FACTS),
+        *(CONSISTENCY, DIVERGENCES, FINDINGS, WHATIF, ACTIVITY, CALLS, FACTS),
     )
 }
 

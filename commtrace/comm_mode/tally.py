@@ -15,6 +15,7 @@ from typing import Any
 
 from commtrace.comm_mode.counts import Counts, overload_of, packet_of
 from commtrace.recorder import CURRENT, RECORDER, Call, OperatorSpan
+from commtrace.recorder.events.later_wait import LaterWait
 from commtrace.recorder.events.pipeline_action import PipelineAction
 from commtrace.recorder.operator_kinds import DTENSOR
 
@@ -81,6 +82,9 @@ class Tally:
 
     def add_action(self, action: PipelineAction) -> None:
         """Ignore computations of pipeline stages."""
+
+    def add_later_wait(self, wait: LaterWait) -> None:
+        """Ignore further waits for a call."""
 
     def keep_span(self, span: OperatorSpan) -> None:
         """List an operator."""

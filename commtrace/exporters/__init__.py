@@ -27,7 +27,8 @@ class Format:
     Attributes:
         suffix: Suffix of the default output name, after the trace's own name.
         module: Module of this package that writes the format.
-        writer: Its function, which takes the frames and a path.
+        writer: Its function, which takes the frames and a path, and may return sentences on what
+            it has written.
         is_folder: The path is a folder of files.
         is_streamed: A stored run is written part by part; otherwise it is read at once.
     """
@@ -38,8 +39,8 @@ class Format:
     is_folder: bool = False
     is_streamed: bool = False
 
-    def write(self, frames: Frames, path: Path) -> None:
-        """Write a run to `path`.
+    def write(self, frames: Frames, path: Path) -> list[str]:
+        """Write a run to `path`, and return sentences on what was written.
 
         Raises:
             UsageError: A stored run has more calls than can be read at once.
@@ -48,7 +49,8 @@ class Format:
             from commtrace.analyze.excerpts.excerpt import of_ranks
 
             frames = of_ranks(frames)
-        getattr(import_module(f"{__name__}.{self.module}"), self.writer)(frames, path)
+        writer = getattr(import_module(f"{__name__}.{self.module}"), self.writer)
+        return writer(frames, path) or []
 
 
 FORMATS: dict[str, Format] = {
@@ -58,6 +60,7 @@ FORMATS: dict[str, Format] = {
     "parquet": Format(
         "-parquet", "tables", "write_parquet_tables", is_folder=True, is_streamed=True
     ),
+    "chakra": Format("-chakra", "chakra", "write_chakra", is_folder=True),
 }
 """Formats by name, as `commtrace export --to` takes it."""
 
@@ -66,7 +69,7 @@ def export(frames: Frames, path: Path, *, to: str) -> Path:
     """Write a run in another format to `path`, and return the path.
 
     Raises:
-        UsageError: There is no such format, or Parquet is asked for and pyarrow is not installed.
+        UsageError: There is no such format, or the package that writes it is not installed.
         OutputError: The path cannot be written.
     """
     if to not in FORMATS:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.notices import replayed_note
 from commtrace.analyze.run.analysis import addable
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.known import PartialSum, partial_sum
@@ -45,9 +46,10 @@ def speedscope_document(frames: Frames) -> dict[str, Any]:
 
 
 def _head(frames: Frames) -> dict[str, Any]:
+    name = str(frames.run.get("command") or frames.path or "commtrace")
     return {
         "$schema": SCHEMA,
-        "name": str(frames.run.get("command") or frames.path or "commtrace"),
+        "name": " ".join(filter(None, [name, replayed_note(frames)])),
         "activeProfileIndex": 0,
         "exporter": "commtrace",
     }

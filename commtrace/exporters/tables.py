@@ -125,7 +125,7 @@ _COLUMNS = (
 def _tables(frames: Frames) -> Iterator[tuple[str, tuple[Column, ...], Iterable[pd.DataFrame]]]:
     """Yield name, columns and rows of each file; a stored run has its events in several tables."""
     for name, columns in TABLES.items():
-        is_small = name not in ("comm", "ops", "kernels")
+        is_small = name not in ("comm", "ops", "kernels", "syncs")
         yield (
             name,
             columns,

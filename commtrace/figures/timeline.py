@@ -2,9 +2,8 @@
 
 The background of a rank's row shows its phase; the hatched part of a call is its wait for the last
 peer. Below the calls are the streams of the rank's devices with their kernels. All calls of a kind
-form a single trace, so a kind can be switched off and the number of traces does not grow with the
-number of calls. Above `max_marks` marks, shares of time by kind are drawn instead of calls, and
-phases are left out if there are more than that, too; a time window shows single calls again.
+form a single trace, so a kind can be switched off. Above `max_marks` marks, shares of time by kind
+are drawn instead of calls, and phases are left out; a time window shows single calls again.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from commtrace.errors import UsageError
 from commtrace.figures.kernel_bars import MOST_OF_A_LANE, kernel_bars
 from commtrace.figures.kernel_lanes import DrawnLanes, drawn_lanes
 from commtrace.figures.label import bold, lines, plain, wrapped
+from commtrace.figures.path_line import path_line
 from commtrace.figures.spans import TRANSFER, WAIT, call_marks, few_phase_spans
 from commtrace.figures.stacked_bars import fill
 from commtrace.figures.theme import (
@@ -57,6 +57,7 @@ def timeline(
     window_ns: tuple[int, int] | None = None,
     ranks: Sequence[int] | None = None,
     max_marks: int = MAX_MARKS,
+    critical_path: bool = False,
     theme: Theme | str = LIGHT,
     title: str = "",
     because: str = "",
@@ -72,6 +73,7 @@ def timeline(
         window_ns: First and last instant, in ns since the start of the run; all by default.
         ranks: Ranks to draw; all by default.
         max_marks: Number of marks above which shares of time are drawn.
+        critical_path: Draw the critical path of the run over the ranks.
         theme: Colours, by name or as a theme.
         title: Heading; none by default.
         because: Reason shown if there is nothing to draw.
@@ -105,6 +107,7 @@ def timeline(
         *_step_bars(frames, geometry, start, theme),
         *_call_bars(frames, drawn.table, rows, geometry, start, theme),
         *kernel_bars(lanes, rows, geometry, theme, start_ns=start),
+        *(path_line(frames, rows, geometry, theme) if critical_path else ()),
     ):
         figure.add_trace(trace)
     if title:
@@ -121,7 +124,7 @@ def _add_legend(figure: Any, theme: Theme) -> None:
         part = trace.meta["part"]
         has_wait |= part == WAIT
         of_call = part in (TRANSFER, WAIT) or (part == "kernel" and trace.meta["kind"] != "")
-        trace.showlegend = part in (TRANSFER, "phase") or (part == "kernel" and not of_call)
+        trace.showlegend = part in (TRANSFER, "phase", "path") or (part == "kernel" and not of_call)
         trace.legendgroup = trace.name if of_call else part + trace.name
     if has_wait:
         hatched = _marker(WAIT, theme.muted, theme)

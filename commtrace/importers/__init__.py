@@ -5,6 +5,7 @@
     trace = import_trace(["nccl-inspector-42/"])        logs of NCCL Inspector
     trace = import_trace(["ras-1.json", "ras-2.json"])        snapshots of NCCL RAS
     trace = import_trace(["et_rank0.json", "et_rank1.json"])        torch's ExecutionTraces
+    trace = import_trace(["et/"])        execution traces of MLCommons Chakra
     trace = import_trace(["report.sqlite"])        `nsys export --type sqlite`
     trace = import_trace(["train.log"])        lines of torch's watchdog, or of NCCL_DEBUG=INFO
 
@@ -20,11 +21,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from commtrace.errors import UsageError
+from commtrace.importers.chakra.files import trace_of
+from commtrace.importers.chakra.importer import read_chakra
 from commtrace.importers.cycle_collection import no_cycle_collection
 from commtrace.importers.execution_trace import execution_of, read_execution_traces
 from commtrace.importers.flight_recorder.entries import dump_of
 from commtrace.importers.flight_recorder.importer import read_dumps
 from commtrace.importers.input_files import (
+    CHAKRA,
     EXECUTION,
     FLIGHT_RECORDER,
     INSPECTOR,
@@ -60,6 +64,7 @@ _READERS: dict[str, Reader] = {
     LOG: read_logs,
     EXECUTION: read_execution_traces,
     NSYS: read_exports,
+    CHAKRA: read_chakra,
 }
 _REDUCED = {
     FLIGHT_RECORDER: dump_of,
@@ -67,6 +72,7 @@ _REDUCED = {
     RAS: snapshot_of,
     LOG: log_of,
     EXECUTION: execution_of,
+    CHAKRA: trace_of,
 }
 
 

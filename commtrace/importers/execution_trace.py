@@ -50,7 +50,7 @@ _ELEMENT = re.compile(r"Tensor\(([\w: ]{1,40})\)")
 _MOST_CHARACTERS = 256
 
 _TIMES = "times: calls have their order, but no begin, end, duration or blocked time"
-_NO_LINES = Unlocated("source lines", "modules")
+_NO_LINES = Unlocated("source lines", "modules", "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from commtrace.errors import EmptyTraceError, NotATraceError, TraceError, TruncatedTraceError
+from commtrace.importers.delimited_messages import is_chakra_trace, is_group_file
 from commtrace.importers.log_lines import has_log_lines
 from commtrace.importers.plain_pickle import BrokenPickleError, ForbiddenNameError, load_plain
 from commtrace.importers.unsupported_formats import (
@@ -47,6 +48,7 @@ RAS = "NCCL RAS"
 LOG = "log lines"
 EXECUTION = "execution trace"
 NSYS = "Nsight Systems"
+CHAKRA = "Chakra"
 
 _PICKLE = b"\x80"
 _SQLITE = b"SQLite format 3\0"
@@ -54,7 +56,7 @@ _EVENTS = '"traceEvents"'
 _SUPPORTED = (
     "supported are chrome traces of torch.profiler (.json, .json.gz), flight-recorder dumps "
     "(JSON or pickle), the logs of NCCL Inspector (JSON), the JSON output of `ncclras`, torch's "
-    "ExecutionTrace (JSON), SQLite exports of Nsight Systems, and text "
+    "ExecutionTrace (JSON), Chakra's execution traces, SQLite exports of Nsight Systems, and text "
     "with lines of torch's watchdog or of NCCL_DEBUG=INFO"
 )
 _NAME_FILES = "pass the files that the ranks wrote"
@@ -83,9 +85,8 @@ class Document:
         not a rank, nor is a rank within a host, `local_rank_3`.
         """
         numbers = {int(number) for number in _RANK.findall(self.path.name)}
-        ends = (
-            self.format == FLIGHT_RECORDER and not numbers and _AT_THE_END.fullmatch(self.path.name)
-        )
+        is_at_end = self.format in (FLIGHT_RECORDER, CHAKRA) and not numbers
+        ends = is_at_end and _AT_THE_END.fullmatch(self.path.name)
         numbers |= {int(ends[1])} if ends else set()
         rank = numbers.pop() if len(numbers) == 1 else NOT_KNOWN
         return rank if rank < MAX_RANKS else NOT_KNOWN
@@ -263,6 +264,8 @@ def read_document(path: Path) -> Document:
                 why="its writer was interrupted, or the disk was full",
                 attempt="record it again",
             )
+        if is_chakra_trace(data):  # whose first length may be the first byte of a pickle
+            return Document(path, CHAKRA, data)
         if data.startswith(_PICKLE):
             return _of_values(path, _unpickled(data, summary, allowance), summary)
         if _INSPECTOR.search(data, 0, _HEAD_BYTES):
@@ -373,6 +376,8 @@ def _of_values(path: Path, values: Any, summary: str) -> Document:
         return Document(path, RAS, values)
     if isinstance(values, dict) and isinstance(values.get("nodes"), list) and "schema" in values:
         return Document(path, EXECUTION, values)
+    if is_group_file(values):
+        return Document(path, CHAKRA, values)
     return Document(path, FLIGHT_RECORDER, _dump_in(values, summary))
 
 

@@ -3,6 +3,10 @@
     CUPTI_ACTIVITY_KIND_KERNEL    kernels     start end deviceId streamId correlationId globalPid
     CUPTI_ACTIVITY_KIND_RUNTIME   launches    start end globalTid correlationId nameId
     CUPTI_ACTIVITY_KIND_MEMCPY    copies, and _MEMSET
+    CUPTI_ACTIVITY_KIND_SYNCHRONIZATION       start end deviceId contextId streamId correlationId
+                                  waits       globalPid syncType eventId
+    CUPTI_ACTIVITY_KIND_CUDA_EVENT            contextId streamId correlationId globalPid eventId
+                                  recorded events
     NVTX_EVENTS                   ranges      start end globalTid text textId jsonText jsonTextId
     StringIds                     names       id value
     TARGET_INFO_SESSION_START_TIME            utcEpochNs
@@ -19,6 +23,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -45,6 +50,9 @@ _KERNELS, _RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 _COPIES = {
     "CUPTI_ACTIVITY_KIND_MEMCPY": "gpu_memcpy", "CUPTI_ACTIVITY_KIND_MEMSET": "gpu_memset",
 }  # fmt: skip
+_SYNCS, _EVENTS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+_SYNC_TYPES = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
+"""Names that torch.profiler gives to the numbers of CUPTI."""
 _RANGES, _STRINGS, _RANKS = "NVTX_EVENTS", "StringIds", "MPI_RANKS"
 _START = "TARGET_INFO_SESSION_START_TIME"
 _OF_NSYS = frozenset({_KERNELS, _RUNTIME, _RANGES})
@@ -56,7 +64,7 @@ _MOST_CHARACTERS = 4096
 _STEPS = 100_000
 """Instructions of SQLite between two checks that a query is not longer than the file explains."""
 
-_NO_LINES = Unlocated("source lines", "modules")
+_NO_LINES = Unlocated("source lines", "modules", "--cuda-event-trace was off")
 
 
 @dataclass(slots=True)
@@ -203,6 +211,7 @@ def _events(
     ):
         args = {"correlation": correlation}
         yield from _event("cuda_runtime", strings.get(name, ""), start, end, thread, args)
+    yield from _syncs(database)
     for start, end, thread, kind, text, number, payload, payload_id in database.rows(
         _RANGES, "start", "end", "globalTid", "eventType", "text", "textId", "jsonText",
         "jsonTextId",
@@ -214,6 +223,34 @@ def _events(
         category, name, args = _range(name[:_MOST_CHARACTERS], payload)
         for event in _event(category, name, start, end, thread, args):
             yield *event[:2], category == "user_annotation"
+
+
+def _syncs(database: _Database) -> Iterator[tuple[int, dict[str, Any], bool]]:
+    """Yield the waits as torch.profiler writes them, with the latest record of the event."""
+    recorded: dict[tuple[Any, ...], list[tuple[int, Any]]] = {}
+    for *event, correlation, stream in database.rows(
+        _EVENTS, "globalPid", "contextId", "eventId", "correlationId", "streamId"
+    ):
+        if is_int(correlation):
+            recorded.setdefault(tuple(event), []).append((correlation, stream))
+    for of_event in recorded.values():
+        of_event.sort(key=_correlation)
+    for start, end, process, context, event, correlation, device, stream, kind in database.rows(
+        *(_SYNCS, "start", "end", "globalPid", "contextId", "eventId", "correlationId"),
+        *("deviceId", "streamId", "syncType"),
+    ):
+        args = {"correlation": correlation, "device": device, "stream": stream}
+        of_event = recorded.get((process, context, event), ())
+        place = bisect_left(of_event, correlation, key=_correlation) if is_int(correlation) else 0
+        if place:
+            record, of_stream = of_event[place - 1]
+            args |= {"wait_on_stream": of_stream, "wait_on_cuda_event_record_corr_id": record}
+        name = _SYNC_TYPES.get(kind, "") if is_int(kind) else ""
+        yield from _event("cuda_sync", name, start, end, process, args)
+
+
+def _correlation(record: tuple[int, Any]) -> int:
+    return record[0]
 
 
 def _of_device(

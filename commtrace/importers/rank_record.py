@@ -20,6 +20,7 @@ from commtrace.importers.input_files import Document
 from commtrace.schema import MAX_RANKS, TABLES
 from commtrace.torch_names import mesh_axis_of
 from commtrace.tracefile.facts import require_spool_facts
+from commtrace.tracefile.joining.split import CLOCK_ERROR
 from commtrace.tracefile.spool import Spool
 from commtrace.tracefile.trace import StringTable, table_of
 
@@ -28,12 +29,13 @@ from commtrace.tracefile.trace import StringTable, table_of
 class RankRecord:
     """A rank: rows of the tables and facts about it; groups by the names it uses.
 
-    Operators and kernels are many, and are tables at once, with their strings in `strings`.
+    Operators, kernels and waits are many, and are tables at once, with their strings in `strings`.
 
     Attributes:
         backend: The backend of groups whose own is unknown.
         messages: Elements sent and received, and bytes of each, of calls whose payload depends on
             the size of a group that this rank does not know; by `id` of the call.
+        is_aligned: Times of all ranks are on one clock already, but for `clock_error_ns`.
     """
 
     rank: int
@@ -41,9 +43,11 @@ class RankRecord:
     comm: list[Any] = field(default_factory=list)
     ops: Mapping[str, Any] = field(default_factory=dict)
     kernels: Mapping[str, Any] = field(default_factory=dict)
+    syncs: Mapping[str, Any] = field(default_factory=dict)
     strings: StringTable = field(default_factory=lambda: StringTable([""]))
     steps: list[Any] = field(default_factory=list)
     communicators: list[Any] = field(default_factory=list)
+    later_waits: list[Any] = field(default_factory=list)
     groups: dict[str, Any] = field(default_factory=dict)
     messages: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     backend: str = ""
@@ -53,6 +57,8 @@ class RankRecord:
     start_ns: int = -1
     end_ns: int = -1
     world_size: int = 1
+    is_aligned: bool = False
+    clock_error_ns: int = 0
 
     def spool(self) -> Spool:
         """Return the record as a spool."""
@@ -60,16 +66,17 @@ class RankRecord:
             "comm": self.comm,
             "steps": self.steps,
             "communicators": self.communicators,
+            "later_waits": self.later_waits,
             "groups": list(self.groups.values()),
         }
         tables = {name: table_of(name, rows.get(name, ()), self.strings) for name in TABLES}
-        tables |= {"ops": dict(self.ops)} if self.ops else {}
-        tables |= {"kernels": dict(self.kernels)} if self.kernels else {}
+        whole = {"ops": self.ops, "kernels": self.kernels, "syncs": self.syncs}
+        tables |= {name: dict(table) for name, table in whole.items() if table}
         facts = {
             "rank": self.rank,
             "host": self.host,
             "pid": self.pid,
-            "boot": self.host,
+            "boot": "" if self.is_aligned else self.host,
             "epoch_ns": 0,
             "device": self.device,
             "start_ns": self.start_ns,
@@ -78,6 +85,8 @@ class RankRecord:
             "sees_completion": True,
             "run": {"world_size": self.world_size},
         }
+        if self.is_aligned:
+            facts[CLOCK_ERROR] = self.clock_error_ns
         require_spool_facts(facts, f"cannot import {self.path}")
         return Spool(facts, tables, is_truncated=False, path=self.path)
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from commtrace.tracefile.collective_numbers import UNKNOWN, collective_numbers
+
 Array = np.ndarray[Any, Any]
 
-UNKNOWN = -1
 _MOST_CARRIED = 200_000
 _MOST_NUMBERS_CARRIED = 256
 _MOST_DISAGREEMENTS = 64
@@ -127,12 +128,14 @@ class GroupProgress:
             number[place] = self._pending.get((slot.rank, slot.group, int(calls.seq[place])), -1)
         new, seq, transfer = places[is_new], seq[is_new], transfer[is_new]
         if len(new):
-            is_whole = seq[0] == slot.next_seq and seq[-1] - seq[0] + 1 == len(seq)
-            slot.is_unsure |= not is_whole
-            slot.next_seq = int(seq[-1]) + 1
+            of_slot = np.zeros(len(new), dtype=np.int64)
+            found = collective_numbers(of_slot, seq - slot.next_seq, transfer, of_slot == 0)
             if not slot.is_unsure:
-                before = slot.num_transfers + np.cumsum(transfer) - transfer
-                number[new] = np.where(transfer, UNKNOWN, seq - before)
+                known = found >= 0
+                number[new[known]] = found[known] + slot.next_seq - slot.num_transfers
+            # A call that was not seen may be a transfer, so that later numbers are unknown.
+            slot.is_unsure |= int(seq[-1]) - slot.next_seq + 1 != len(seq)
+            slot.next_seq = int(seq[-1]) + 1
             slot.num_transfers += int(transfer.sum())
             sites, counts = np.unique(calls.site[new[transfer]], return_counts=True)
             for site, count in zip(sites.tolist(), counts.tolist(), strict=True):

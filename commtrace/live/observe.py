@@ -1,7 +1,4 @@
-"""The snapshot of a run, derived from the state that `Watch` keeps.
-
-The file exceeds the usual length, to keep all fields of a snapshot beside their derivation.
-"""
+"""The snapshot of a run, derived from the state that `Watch` keeps."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from commtrace.analyze.consistency.problem import call_text
 from commtrace.analyze.run.program_folder import folder_of, relative_to
 from commtrace.analyze.waits.stragglers import stands_out
 from commtrace.live.dumps import Dumps
+from commtrace.live.group_states import group_states
 from commtrace.live.life import ASLEEP, DIED, ENDED, GONE, OVER, SILENT, life_of
 from commtrace.live.names import TRANSFERS
 from commtrace.live.notes import notes_of, run_fact
@@ -27,7 +25,6 @@ from commtrace.live.problems import (
 )
 from commtrace.live.rates import HORIZON_S
 from commtrace.live.snapshot import (
-    GroupState,
     KindRate,
     LiveProblem,
     RankState,
@@ -55,7 +52,6 @@ _SECOND = 1_000_000_000
 _OUT_OF_SIGHT = (DIED, GONE, SILENT)
 """States of ranks that may have left the call in flight since their last batch."""
 _AT_AN_END = frozenset((*ASLEEP, *OVER))
-_MOST_GROUPS = 64
 _MOST_UNRECORDED = 4096
 
 
@@ -118,7 +114,7 @@ class Observer:
             world_size=world_size,
             ranks=tuple([_beside(folder, each) for each in ranks]),
             unrecorded=self._unrecorded(world_size),
-            groups=tuple(self._groups(nows)),
+            groups=tuple(group_states(watch, nows)),
             steps=watch.steps.times(),
             kinds=tuple(self._kinds(seconds)),
             stragglers=stragglers,
@@ -236,56 +232,6 @@ class Observer:
         return _named_call(
             site.kind, self._number(rank, call), group, names.axes.get(site.group, "")
         )
-
-    def _groups(self, nows: Mapping[int, int]) -> list[GroupState]:
-        """Return the oldest collective in flight of each group, the longest wait first."""
-        watch = self.watch
-        oldest: dict[int, tuple[int, InFlight]] = {}
-        for rank in watch.ranks.values():
-            for call, number in zip(rank.in_flight, rank.numbers, strict=False):
-                group = watch.names.sites[call.site].group
-                if call.complete_ns < 0 <= number:
-                    before = oldest.get(group)
-                    if before is None or number < before[0]:
-                        oldest[group] = number, call
-        found = [self._group(group, *each, nows) for group, each in oldest.items()]
-        found.sort(key=lambda each: (not each.missing, -each.for_s))
-        return found[:_MOST_GROUPS]
-
-    def _group(
-        self, group: int, number: int, call: InFlight, nows: Mapping[int, int]
-    ) -> GroupState:
-        watch = self.watch
-        name, members = watch.names.groups[group]
-        slots, ages = watch.progress.slots, []
-        arrived, missing, unknown = [], [], []
-        for rank in members or sorted(each for each, of in slots if of == group):
-            slot = slots.get((rank, group))
-            if rank not in watch.ranks or (slot is not None and slot.is_unsure):
-                unknown.append(rank)
-            elif slot is not None and slot.last >= number:
-                arrived.append(rank)
-                ages += self._ages(watch.ranks[rank], group, number, nows[rank])
-            else:
-                missing.append(rank)
-        axis = watch.names.axes.get(group, "")
-        return GroupState(
-            name=f"{axis} ({name})" if axis else name,
-            call=f"{watch.names.sites[call.site].kind} {number}",
-            arrived=tuple(arrived),
-            missing=tuple(missing),
-            unknown=tuple(unknown),
-            for_s=max(ages, default=float("nan")),
-            last_s=min(ages, default=float("nan")),
-        )
-
-    def _ages(self, rank: WatchedRank, group: int, number: int, now_ns: int) -> list[float]:
-        sites = self.watch.names.sites
-        return [
-            max((now_ns - call.issue_ns) / _SECOND, 0.0)
-            for call, each in zip(rank.in_flight, rank.numbers, strict=False)
-            if each == number and sites[call.site].group == group
-        ]
 
     def _kinds(self, seconds: range) -> list[KindRate]:
         names = self.watch.names

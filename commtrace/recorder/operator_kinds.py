@@ -27,6 +27,21 @@ _MOVED = {
     "aten::split_with_sizes_copy": 0, "fsdp::split_with_sizes_copy": 0,
 }  # fmt: skip
 """Operators that cast, rearrange or unpack the elements of an argument, and its position."""
+_AT_ITS_BASE = frozenset({
+    "aten::alias", "aten::detach", "aten::expand", "aten::permute", "aten::squeeze", "aten::t",
+    "aten::transpose", "aten::unsqueeze", "aten::view", "aten::_reshape_alias", "aten::lift_fresh",
+})  # fmt: skip
+"""Views that begin where the tensor does that they are views of."""
+_OF_SHAPES = frozenset({
+    "aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::_softmax", "aten::_log_softmax",
+    "aten::_softmax_backward_data", "aten::_log_softmax_backward_data", "aten::native_layer_norm",
+    "aten::native_layer_norm_backward", "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+    "aten::_scaled_dot_product_flash_attention",
+    "aten::_scaled_dot_product_flash_attention_backward", "aten::native_dropout_backward",
+    "aten::_fused_rms_norm", "aten::_fused_rms_norm_backward", "aten::embedding",
+})  # fmt: skip
+"""Operators whose results have shapes that follow from those of their tensors."""
 _UPDATING = frozenset({
     "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
     "aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts",
@@ -102,7 +117,7 @@ class OperatorKind:
         function: the function that ran its local part latest, if it is on distributed tensors.
         local: the kind of the local operator of the function; None unless it runs exactly one.
         known: the same for each function that ran its local part.
-        computes: its results are no views of its arguments.
+        computes: its results are no views of its arguments, and it reads what these contain.
         new: the class of its result, if it is a single tensor of its own; else None.
         written: positions of the arguments that it writes to without returning them.
         training: position of the argument without which it writes to none of them; else None.
@@ -111,12 +126,20 @@ class OperatorKind:
         moved: position of the argument whose elements it casts, rearranges or unpacks; else None.
         is_new: its result is a tensor of its own, to which it moves these elements.
         out: name of the argument by which it returns its results, if it returns nothing.
+        moves_begin: its results are views, which may begin elsewhere in a storage.
+        determines_result: the shapes of its results follow from those of the tensors.
+        takes: the arguments that it took latest (see `operator_details`).
+        details: what alike operators share, by what they needed, likewise.
     """
 
     __slots__ = (
-        "computes", "function", "is_new", "keeps_places", "known", "level", "local", "moved",
-        "new", "op", "out", "overwrites", "training", "where", "written",
+        "computes", "details", "determines_result", "function", "is_new", "keeps_places", "known",
+        "level", "local", "moved", "moves_begin", "new", "op", "out", "overwrites", "takes",
+        "training", "where", "written",
     )  # fmt: skip
+    # Columns of operators whose details are unknown.
+    needs = shapes = ""
+    flops = num_bytes = -1
 
     def __init__(self, where: OperatorPlace, op: Any, level: str) -> None:
         self.where = where
@@ -127,7 +150,10 @@ class OperatorKind:
         self.known: dict[Any, OperatorKind | None] = {}
         schema = op._schema
         returned = [each.alias_info for each in schema.returns]
-        self.computes = not returned or any(not info or info.is_write for info in returned)
+        is_query = schema.name.startswith("prim::")  # of the device, for instance
+        self.computes = not is_query and (
+            not returned or any(not info or info.is_write for info in returned)
+        )
         self.written = _written_by(schema)
         names = [each.name for each in schema.arguments]
         self.training = names.index("training") if self.written and "training" in names else None
@@ -138,6 +164,10 @@ class OperatorKind:
         is_pointwise = self.new is not None and Tag.pointwise in op.tags
         self.keeps_places = is_pointwise or schema.name in _REARRANGING
         self.overwrites = schema.name in _OVERWRITING
+        self.moves_begin = not (self.computes or is_query or schema.name in _AT_ITS_BASE)
+        self.determines_result = Tag.pointwise in op.tags or schema.name in _OF_SHAPES
+        self.takes: Any = None
+        self.details: dict[Any, Any] = {}
         last = schema.arguments[-1:]
         self.out = "" if returned else "".join([each.name for each in last if _is_out(each)])
 

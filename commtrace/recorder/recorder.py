@@ -29,6 +29,7 @@ from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.data_times import DataTimes
 from commtrace.recorder.events.groups import Groups, resolve, unbox
+from commtrace.recorder.events.later_wait import LaterWait
 from commtrace.recorder.events.misfit import misfit
 from commtrace.recorder.events.numbering import Numbering
 from commtrace.recorder.events.pipeline_action import PipelineAction
@@ -62,6 +63,7 @@ class Recorder:
         self.wants_stacks = False
         self.failures = Failures()
         self.pending = PendingCalls(self.failures)
+        self.pending.waited_again = self._waited_again
         self.groups = Groups()
         self.exception_passed: Callable[[BaseException], None] = _ignored
         self.locator = Locator(self.ticked, self._exception_passed, self.acted)
@@ -178,7 +180,8 @@ class Recorder:
             for buffer in self.buffers:
                 buffer.add(call)
             if self.pending.data_times is not None:
-                self.pending.data_times.issued(call, args, now())
+                sent = collectives.functional_sent
+                self.pending.data_times.issued(call, args, now(), sent)
             if request.input_splits or request.output_splits:
                 self._report_misfit(call)
             # Taken last, so that the recorder's own work is no part of the call's duration.
@@ -198,6 +201,16 @@ class Recorder:
         """Note that the wait for a call has raised, as `raised` does."""
         if CURRENT.modules.innermost is None:
             self.exception_passed(error)
+
+    def _waited_again(self, call: Call, begin: int, duration: int, thread: int) -> None:
+        """Report a wait for a call that has been waited for before."""
+        try:
+            wait, rank = LaterWait(call, begin, duration, thread), call.request.group.rank
+            for buffer in self.buffers:
+                if buffer.rank in (None, rank):
+                    buffer.add_later_wait(wait)
+        except Exception as error:
+            self.failures.append(error)
 
     def _report_misfit(self, call: Call) -> None:
         """Warn, before anything is sent, if the splits of an all-to-all do not fit."""

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.later_wait import LaterWait
 from commtrace.recorder.events.pipeline_action import PipelineAction
 from commtrace.recorder.events.sink import SELF_CHECK, OperatorSpan
 from commtrace.recorder.recorder import RECORDER
@@ -41,6 +42,9 @@ class SelfCheck:
 
     def add_action(self, action: PipelineAction) -> None:
         """Ignore computations of pipeline stages."""
+
+    def add_later_wait(self, wait: LaterWait) -> None:
+        """Ignore further waits for a call."""
 
     def keep_span(self, span: OperatorSpan) -> None:
         """Ignore operators."""

@@ -99,6 +99,7 @@ class Collectives:
     Attributes:
         functional_calls: calls issued by the functional collective in progress.
         functional_op: operator of that collective.
+        functional_sent: what that collective sends, of which c10d may be given a copy.
         reduce_op: reduction of that collective.
         num_issued: number of calls issued by the thread.
         num_waits: number of its waits for calls.
@@ -109,13 +110,14 @@ class Collectives:
     """
 
     __slots__ = (
-        "awaited_in_cpp", "expert_rows", "functional_calls", "functional_op", "last_op",
-        "last_work", "num_issued", "num_waits", "reduce_op",
+        "awaited_in_cpp", "expert_rows", "functional_calls", "functional_op", "functional_sent",
+        "last_op", "last_work", "num_issued", "num_waits", "reduce_op",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.functional_calls: list[Any] | None = None
         self.functional_op = self.reduce_op = ""
+        self.functional_sent: Any = None
         self.num_issued = self.num_waits = 0
         self.last_op = ""
         self.last_work: Any = None

@@ -9,14 +9,20 @@ import pandas as pd
 
 from commtrace.analyze import CATALOG, Frames
 from commtrace.analyze.findings import grouped
+from commtrace.analyze.run.analysis import typed
 from commtrace.report.detail import Detail, detail_of
 from commtrace.report.evidence import evidence_of_problems
+from commtrace.report.replayed_part import replayed_part
 
 MAX_CARDS = 100
 """Largest number of findings, and of problems, that a page shows."""
 
 OF_THE_WHOLE = ("consistency", "divergences")
 """Analyses that are meaningless for a part of a run: a call outside of it is not missing."""
+
+REPLAYS = "whatif"
+"""Analysis of replays, which is computed for some steps of a run of many calls."""
+_NO_CHANGES = typed(pd.DataFrame(), CATALOG[REPLAYS].columns)
 
 
 class Answers:
@@ -41,6 +47,9 @@ class Answers:
 
     def _computed(self, name: str) -> pd.DataFrame:
         frames = self.whole if name in OF_THE_WHOLE else self.frames
+        if name == REPLAYS:
+            part = replayed_part(frames).frames
+            return _NO_CHANGES.copy() if part is None else CATALOG[name].function(part)
         return CATALOG[name].function(frames)
 
     def compute(self, names: Sequence[str]) -> None:

@@ -94,7 +94,9 @@ def call_store(frames: Frames, overview: Overview | None = None) -> CallStore:
     order = np.lexsort((frames.comm["issue_ns"], frames.comm["rank"]))
     columns = {name: values[order] for name, values in _own(frames, arrived).items()}
     columns["found"] = found[order]
-    comm = with_group_facts(frames).assign(operators=operators_around(frames))
+    comm = with_group_facts(frames, [*map(str, frames.comm)]).assign(
+        operators=operators_around(frames)
+    )
     site, sites = _sites(comm)
     sites["unknown"] = unknown_of_sites(frames, sites)
     columns["site"] = site[order]

@@ -15,7 +15,7 @@ from commtrace.analyze.excerpts.time_window import part_in_time
 from commtrace.analyze.findings import evaluated_note
 from commtrace.analyze.measures.census import census
 from commtrace.analyze.measures.steady_steps import left_out_text
-from commtrace.analyze.notices import notices_on
+from commtrace.analyze.notices import notices_on, replayed_note
 from commtrace.analyze.pipelines.stages import idle_summary
 from commtrace.atomic_write import atomic_write
 from commtrace.figures import PICTURES, Picture
@@ -26,6 +26,7 @@ from commtrace.report.answers import Answers
 from commtrace.report.call_facts import call_facts
 from commtrace.report.call_store import CallStore, call_store
 from commtrace.report.cards import consistency_summary, finding_cards, unevaluated_rules
+from commtrace.report.changes import help_of
 from commtrace.report.detail import shown_text
 from commtrace.report.offline import offline_page
 from commtrace.report.style import style_sheet
@@ -39,7 +40,7 @@ from commtrace.units import text_of_duration
 
 _SCRIPTS = (
     "format figures address keys download themes table calls tables filter meeting story detail "
-    "flame blocks overview spans lanes steps traces timeline steering cards fields page"
+    "flame blocks overview spans lanes steps traces timeline path steering cards fields page"
 )
 SCRIPTS = tuple(f"{name}.js" for name in _SCRIPTS.split())
 
@@ -76,6 +77,7 @@ def render_page(run: Frames, selection: Selection = WHOLE_RUN) -> str:
     answers.compute([*in_tables, *BESIDE_TABLES])
     all_notices = notices_of(frames)
     found = consistency_summary(answers)
+    helps, replayed = help_of(answers, selection), replayed_note(frames)
     detail = answers.detail
     store = call_store(detail.frames, detail.overview)
     data = page_data(answers, store, all_notices)
@@ -88,14 +90,18 @@ def render_page(run: Frames, selection: Selection = WHOLE_RUN) -> str:
         title=_title(frames),
         run=frames.run,
         extent=extent(answers),
-        tiles=tiles(answers, found),
+        tiles=tiles(answers, found, helps.tile),
+        helps=helps,
+        replayed=replayed,
         findings=finding_cards(answers),
         num_findings=len(answers.findings),
         left_out=left_out_text(answers.frames),
         unevaluated_rules=unevaluated_rules(answers),
         evaluated_note=evaluated_note(frames),
         consistency_summary=found,
-        notices=[notice.text for notice in all_notices if not notice.is_minor],
+        notices=[
+            notice.text for notice in all_notices if not notice.is_minor and notice.text != replayed
+        ],
         facts=answers["facts"].to_dict("records"),
         kinds=_kinds(answers),
         values=VALUES,

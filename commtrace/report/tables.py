@@ -22,7 +22,16 @@ from commtrace.schema import INSTANT, Column
 
 MAX_ROWS = 5_000
 
-TOPICS = ("What", "Where from", "Between whom", "When", "Who waits", "Devices", "Values")
+TOPICS = (
+    "What",
+    "Where from",
+    "Between whom",
+    "When",
+    "Who waits",
+    "Devices",
+    "Values",
+    "Findings",
+)
 
 ADDED_TO_CALLS = ("operators", "unknown")
 """Texts of the call sites that are not columns of the analysis: see `call_facts`."""

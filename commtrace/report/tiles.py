@@ -58,17 +58,26 @@ class Tile:
         return not math.isnan(self.share)
 
 
-def tiles(answers: Answers, found: ConsistencySummary) -> list[Tile]:
-    """Return the tiles of a run, in order; `found` is the summary of the consistency check."""
+def tiles(answers: Answers, found: ConsistencySummary, opening: Tile | None = None) -> list[Tile]:
+    """Return the tiles of a run, in order.
+
+    Args:
+        answers: The run's analyses.
+        found: Summary of the consistency check.
+        opening: First tile, such as the best change. If it has a value, it takes the place of the
+            number of findings.
+    """
     frames, ranks = answers.frames, answers["by_rank"]
+    is_known = opening is not None and opening.value != NOT_KNOWN
     return [
+        *([opening] if opening else []),
         _bytes(frames),
         _collectives(frames, ranks),
         _blocked(frames, ranks),
         _exposed(frames, answers["overlap"]),
         _late(frames, ranks),
         *_devices(answers),
-        _findings(frames, answers.findings),
+        *([] if is_known else [_findings(frames, answers.findings)]),
         _consistency(found),
     ]
 

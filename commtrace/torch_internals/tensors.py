@@ -20,10 +20,12 @@ def address_of(tensor: Any) -> int:
     """Return the address of a tensor's storage; -1 if it has none, or if it is empty.
 
     A new tensor begins where its storage does, so that its own address, which is cheaper, is equal.
+    A fake or meta tensor has no memory: the address is that of its storage object, and negative.
     """
-    if type(tensor) is not torch.Tensor and isinstance(tensor, FakeTensor):  # it would warn
-        return _UNKNOWN
     try:
-        return tensor.untyped_storage().data_ptr() or _UNKNOWN
+        if type(tensor) is not torch.Tensor and isinstance(tensor, FakeTensor):
+            return -tensor.untyped_storage()._cdata  # asking for its memory would warn
+        storage = tensor.untyped_storage()
+        return storage.data_ptr() or (-storage._cdata if tensor.is_meta else _UNKNOWN)
     except (RuntimeError, NotImplementedError):
         return _UNKNOWN

@@ -12,7 +12,7 @@ opens the result without torch or pandas:
 
 from __future__ import annotations
 
-from commtrace.tracefile.facts import WRITE_ERROR, WRITE_ERRORS
+from commtrace.tracefile.facts import REPLAYED, WRITE_ERROR, WRITE_ERRORS
 from commtrace.tracefile.info import Host, RunInfo, run_info
 from commtrace.tracefile.joining.collection import copy_parts, merge_spools, read_parts
 from commtrace.tracefile.joining.merge import join
@@ -41,6 +41,7 @@ __all__ = [
     "OUTSTANDING",
     "PARTIAL_STEPS",
     "RECORDING",
+    "REPLAYED",
     "RUNNING_RANKS",
     "SPOOL_SUFFIX",
     "STEPS_FROM",

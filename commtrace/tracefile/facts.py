@@ -16,6 +16,8 @@ from commtrace.tracefile.reading import is_int
 WRITE_ERROR = "write_error"
 """Name of the fact of a spool that states why a rank could not write all of it."""
 WRITE_ERRORS = "write_errors"
+REPLAYED = "replayed"
+"""Fact of a run whose times are of a replay: the changes that it was replayed with."""
 """Name of the fact of a run that states them, each with its ranks."""
 
 Check = Callable[[Any], bool]
@@ -154,6 +156,7 @@ RUN_FACTS: dict[str, Check] = {
     "running_ranks": _are_ranks,
     "read_ns": _is_instant,
     "left_out_spools": _are_texts,
+    REPLAYED: _is_text,
     WRITE_ERRORS: _are_texts,
     "lacks": _are_texts,
     "imported_from": _is_text,

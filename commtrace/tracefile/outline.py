@@ -30,6 +30,7 @@ OUTLINE_COLUMNS: dict[str, tuple[str, ...]] = {
     "ops": ("rank", "start_ns"),
     "kernels": ("rank", "start_ns", "launch_ns"),
     "fingerprints": ("rank", "at_ns"),
+    "syncs": ("rank", "at_ns"),
 }
 """Columns of a spool that its outline is made of, by table."""
 

@@ -63,7 +63,9 @@ STEP_SOURCES = ("optimizer", "profiler", "scheduler")
 TAKEN_FOR = "taken_for"
 """Name of the fact that lists the ranks that the process took itself for before."""
 
-SMALL_RANK_TABLES = ("steps", "host_events", "pipeline_actions", "communicators", "removed_calls")
+SMALL_RANK_TABLES = (
+    *("steps", "host_events", "pipeline_actions", "later_waits", "communicators", "removed_calls"),
+)
 """Tables with few rows of each rank, which are read as a whole."""
 
 RANK_TABLES = (*EVENT_TABLES, *SMALL_RANK_TABLES)
@@ -74,7 +76,8 @@ OF_EACH: dict[str, tuple[str, ...]] = {
     "comm": (
         "id", "seq", "issue_ns", "call_ns", "blocked_ns", "complete_ns", "step", "module_call",
         "op_id", "sent_id", "data_ready_ns", "result_used_ns", "micro_batch",
-        "used_shard", "run_delay_ns", "tag",
+        "used_shard", "run_delay_ns", "tag", "wait_begin_ns", "first_wait_ns", "data_op_id",
+        "data_call_id", "used_by_op_id", "used_by_call_id",
     ),
     "ops": ("id", "parent", "start_ns", "duration_ns", "step", "module_call"),
 }  # fmt: skip

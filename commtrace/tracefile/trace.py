@@ -100,10 +100,11 @@ class StringTable:
         """Return the indices of many strings."""
         known = self._codes
         try:
-            # Tried first, since it calls no function for each string.
             return array("q", [known[string] for string in strings])
-        except KeyError:  # some are new
-            return array("q", [self.code(string) for string in strings])
+        except KeyError:  # some are new; of many strings, few are distinct
+            for string in dict.fromkeys(strings):
+                self.code(string)
+            return array("q", [known[string] for string in strings])
 
 
 def column_of(column: Column, values: Sequence[Any], strings: StringTable) -> ColumnValues:

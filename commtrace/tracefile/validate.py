@@ -22,7 +22,7 @@ from commtrace.schema import FORMS, MAX_RANKS, ORDERED, REFERENCES, TABLES, UNIQ
 from commtrace.tracefile.arrays import recoded, used_codes, view_of
 from commtrace.tracefile.facts import require_run_facts
 from commtrace.tracefile.reading import check_depth, distinct, reading
-from commtrace.tracefile.trace import Columns, ColumnValues, StringColumn, StringTable, Trace
+from commtrace.tracefile.trace import Columns, StringColumn, StringTable, Trace
 
 _MAX_LISTED = 5
 
@@ -41,14 +41,20 @@ def validated(trace: Trace, summary: str = "") -> Trace:
         return _printable(trace)
 
 
-def check_column(table: str, column: Column, values: ColumnValues, summary: str) -> None:
-    """Check a column of a table, whose other columns are not read.
+def check_columns(table: str, columns: Sequence[Column], values: Columns, summary: str) -> None:
+    """Check some columns of a table, whose other columns are not read.
 
     Raises:
         InvalidTraceError: names the rows with impossible values.
     """
-    place = f"tables.{table}.columns.{column.name}"
-    _require_none(list(_violations_of_column(place, column, {column.name: values})), summary)
+    found = [
+        problem
+        for column in columns
+        for problem in _violations_of_column(
+            f"tables.{table}.columns.{column.name}", column, values
+        )
+    ]
+    _require_none(found, summary)
 
 
 Violation = tuple[str, str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from commtrace.analyze import Frames
 from commtrace.analyze import load as load_frames
@@ -14,8 +14,42 @@ from commtrace.settings import settings_of
 from commtrace.tracefile import Trace, open_run
 from commtrace.views.views import Views
 
+if TYPE_CHECKING:
+    from commtrace.views.table import Table
+    from commtrace.views.whatif import WhatIf
 
-class Run(Views, Frames):
+
+class ReplayedViews(Views):
+    """Mixin of loaded runs, which can be replayed with changes."""
+
+    __slots__ = ()
+
+    @overload
+    def whatif(self) -> Table: ...
+
+    @overload
+    def whatif(self, change: str, /, *changes: str) -> WhatIf[Run]: ...
+
+    def whatif(self, *changes: str) -> Table | WhatIf[Run]:
+        """Replay the run with changes; without any, return the changes that pay, best first.
+
+        Args:
+            changes: Changes that are made together, such as `remove where kind=barrier`, as
+                `commtrace whatif` takes them, or texts of column `text` of the table.
+
+        Raises:
+            UsageError: There is no such change, it names nothing in the run or contradicts another,
+                or the trace lacks times.
+        """
+        from commtrace.analyze.replay.whatif import what_if
+        from commtrace.views.whatif import WhatIf
+
+        if not changes:
+            return self.table("whatif")
+        return WhatIf(what_if(self.frames(), changes), _run_of)
+
+
+class Run(ReplayedViews, Frames):
     """One run; `run` holds facts; comm, ops, groups, ranks, steps, sources are tables."""
 
     __slots__ = ()
@@ -30,7 +64,7 @@ class Run(Views, Frames):
         return summary(self)
 
 
-class StoredViews(Views, StoredRun):
+class StoredViews(ReplayedViews, StoredRun):
     """A run that is larger than memory; tables comm, ops and kernels are read when asked for."""
 
     def frames(self) -> StoredViews:
@@ -68,7 +102,11 @@ def load(source: Path | str | Trace | Frames, *, dask: Any = None) -> Run | Stor
         frames = load_frames(source, settings_of())
     if isinstance(frames, StoredRun):
         return StoredViews(frames.dataset, frames.settings, workers=frames.workers)
-    return frames if isinstance(frames, Run) else Run(**fields_of(frames))
+    return frames if isinstance(frames, Run) else _run_of(frames)
+
+
+def _run_of(frames: Frames) -> Run:
+    return Run(**fields_of(frames))
 
 
 def fields_of(frames: Frames) -> dict[str, Any]:

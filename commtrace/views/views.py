@@ -126,7 +126,10 @@ class Views(ABC):
         return self.picture("flame", **options)
 
     def timeline(self, **options: Any) -> go.Figure:
-        """Draw the communication and the waits of each rank over time."""
+        """Draw the communication and the waits of each rank over time.
+
+        With `critical_path=True`, the critical path is drawn over them.
+        """
         return self.picture("timeline", **options)
 
     def matrix(self, **options: Any) -> go.Figure:

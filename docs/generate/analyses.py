@@ -58,13 +58,12 @@ def table_lines(columns: Sequence[Column]) -> list[str]:
 def about(analysis: Analysis) -> str:
     """Return the description of an analysis.
 
-    A flat table has a fixed sentence. Any other analysis has its module's docstring without the
-    first paragraph, or else the docstring of its function.
+    It is its module's docstring without the first paragraph, or else the docstring of its function,
+    as for a flat table.
     """
-    if analysis in FLAT:
-        return "A row per value of these columns, the longest blocked time first."
     docstring = (sys.modules[analysis.function.__module__].__doc__ or "").strip()
-    return docstring.partition("\n\n")[2] or as_noun_phrase(inspect.getdoc(analysis.function) or "")
+    of_module = "" if analysis in FLAT else docstring.partition("\n\n")[2]
+    return of_module or as_noun_phrase(inspect.getdoc(analysis.function) or "")
 
 
 def as_noun_phrase(docstring: str) -> str:

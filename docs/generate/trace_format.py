@@ -71,6 +71,8 @@ TITLES = {
     "fingerprints": "a row per observed tensor of a rank (recorded with `values`)",
     "host_events": "a row per event on the host of a rank",
     "pipeline_actions": "a row per computation of a pipeline stage on a micro-batch",
+    "later_waits": "a row per further wait for a call that has been waited for before",
+    "syncs": "a row per event of a stream, or wait for a device, from imported profiles",
     "communicators": "a row per snapshot, member of a communicator and kind of call",
     "removed_calls": "a row per group of a rank whose first calls a ring has replaced",
     "groups": "a row per process group",

@@ -30,6 +30,8 @@ def test_the_traces_are_imported_with_every_kernel_joined_by_its_launch(files: l
     num_layers = 2 * 2 * num_steps * NUM_LAYERS
     assert trace.num_rows("comm") == num_layers
     assert trace.num_rows("kernels") == num_layers * (1 + OPERATORS_OF_LAYER)
+    assert trace.num_rows("syncs") == 4 * num_layers
+    assert min(trace.tables["syncs"]["kernel_id"]) >= 0
     assert trace.run["kernels"].endswith(f"by launch: {num_layers:,}")
     assert min(trace.tables["comm"]["payload_bytes"]) > 0
     assert min(trace.tables["comm"]["seq"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,23 @@ def test_csv_is_a_folder_of_tables(commtrace: Commtrace, run_json: Path, tmp_pat
     again = commtrace("export", run_json, "--to", "csv")
     assert (again.code, "a folder that is not empty" in again.err) == (2, True)
     assert commtrace("export", run_json, "--to", "csv", "-f").code == 0
+
+
+def test_chakra_is_a_folder_of_ranks_that_import_reads(
+    commtrace: Commtrace, run_json: Path, tmp_path: Path
+) -> None:
+    ended = commtrace("export", run_json, "--to", "chakra", columns=None)
+    assert ended.code == 0
+    names = sorted(path.name for path in (tmp_path / "run-chakra").iterdir())
+    assert names == ["comm_group.json", *(f"trace.{rank}.et" for rank in range(len(names) - 1))]
+    assert re.search(r"note: [\d,]+ dependencies between nodes, 0 of them inferred", ended.err)
+    back = commtrace("import", "run-chakra", "-o", "back.json", columns=None)
+    assert (back.code, "from Chakra" in back.err) == (0, True)
+    calls = [
+        commtrace("dump", path, "comm", "--csv", columns=None).out
+        for path in (run_json, "back.json")
+    ]
+    assert len(calls[0].splitlines()) == len(calls[1].splitlines())
 
 
 WITHOUT_PYARROW = """

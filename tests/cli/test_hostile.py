@@ -111,7 +111,12 @@ ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
     ],
     "merge": [("TRACE",), ("plain.json.spools", "-o", f"merged{NAME}")],
     "import": [("TRACE", "-o", "imported.json"), (f"missing{NAME}",)],
-    "export": [("TRACE", "--to", "speedscope"), ("TRACE", "--to", "csv"), ("TRACE", "--to", BAD)],
+    "export": [
+        ("TRACE", "--to", "speedscope"),
+        ("TRACE", "--to", "csv"),
+        ("TRACE", "--to", "chakra"),
+        ("TRACE", "--to", BAD),
+    ],
 }
 
 

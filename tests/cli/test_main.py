@@ -98,7 +98,7 @@ def test_an_unknown_command_is_named(commtrace: Commtrace) -> None:
         (
             ("export", "run.json", "--to", "zip"),
             "error: Invalid value for '--to': 'zip' is not one of 'perfetto', 'speedscope', "
-            "'csv', 'parquet'.\n  try: `commtrace export --help`\n",
+            "'csv', 'parquet', 'chakra'.\n  try: `commtrace export --help`\n",
         ),
         (
             ("summary",),

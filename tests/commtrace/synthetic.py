@@ -20,6 +20,7 @@ from commtrace.event import (
     FingerprintRow,
     GroupRow,
     HostEventRow,
+    LaterWaitRow,
     OpEvent,
     StepRow,
 )
@@ -200,6 +201,7 @@ def _batches(
                 )
             ],
             "pipeline_actions": [ActionRow(rank, step, rank, 0, "forward", start, 1_000, step)],
+            "later_waits": [LaterWaitRow(rank, step, num_comm, start + 1_000, 500, 7)],
             "steps": [StepRow(rank, step, start, made.now)],
         }
 

@@ -42,6 +42,18 @@ def profile() -> Profile:
     return made
 
 
+def waiting() -> Profile:
+    """A stream that waits for the kernel of the call, by an event recorded behind all kernels."""
+    made = profile()
+    made.span("cudaEventRecord", "cuda_runtime", 64, 2, correlation=501)
+    made.span("cudaStreamWaitEvent", "cuda_runtime", 70, 3, correlation=502)
+    about = {"device": 2, "context": 1, "stream": 9, "correlation": 502}
+    event = {"wait_on_stream": 20, "wait_on_cuda_event_record_corr_id": 501}
+    event |= {"wait_on_cuda_event_id": 4, "cuda_sync_kind": "Stream Wait Event"}
+    made.span("Stream Wait Event", "cuda_sync", 71, 2, tid=9, **about, **event)
+    return made
+
+
 def unlinked() -> Profile:
     """A kernel that nothing joins to its call."""
     made = profile()
@@ -221,7 +233,21 @@ CASES = [
     Case("dur", whole("c10d::broadcast_", dur=8), {"call_ns": 8 * US}, on_gloo),
     Case("dur", whole("gloo:", dur=60), {"complete_ns": BASE_NS + 72 * US}, on_gloo),
     Case("name", whole("aten::mm", name="aten::bmm"),
-         {"op": "aten.bmm", "op_id": 0, "ops.op": "aten.bmm"}),
+         {"op": "aten.bmm", "op_id": 0, "ops.op": "aten.bmm", "kernels.op": "aten.bmm",
+          "kernels.op_id": 0}),
+    Case("tid", whole("cudaLaunchKernel", tid=99), {"kernels.thread": 99}),
+    Case("name", whole("cudaStreamWaitEvent", name="cudaEventRecord"),
+         {"syncs.kind": "event_record"}, waiting),
+    Case("ts", whole("cudaStreamWaitEvent", ts=77), {"syncs.at_ns": BASE_NS + 77 * US}, waiting),
+    Case("dur", whole("cudaStreamWaitEvent", dur=77), {"syncs.duration_ns": 77 * US}, waiting),
+    Case("tid", whole("cudaStreamWaitEvent", tid=77), {"syncs.thread": 77}, waiting),
+    Case("device", args("Stream Wait Event", device=6), {"syncs.device": "cuda:6"}, waiting),
+    Case("stream", args("Stream Wait Event", stream=77), {"syncs.stream": 77}, waiting),
+    Case("wait_on_stream", args("Stream Wait Event", wait_on_stream=7), {"syncs.kernel_id": 1},
+         waiting),
+    Case("wait_on_cuda_event_record_corr_id",
+         args("Stream Wait Event", wait_on_cuda_event_record_corr_id=503),
+         {"syncs.kernel_id": -1}, waiting),
     Case("name", whole("nn.Module", name="nn.Module: Linear_8"),
          {"module": "Linear_8", "module_class": "Linear", "phase": "forward"}),
     Case("name", whole("nn.Module", cat="user_annotation", name="Optimizer.step#SGD.step"),
@@ -263,16 +289,16 @@ CASES = [
 
 
 def values(folder: Path, document: Args) -> dict[str, Any]:
-    """The columns of the first call, and of the first rows of other tables that belong to it."""
+    """The columns of the first call, of the first rows of other tables, and of the last wait."""
     (folder / "rank1.json").write_text(json.dumps(document))
     frames = load(import_trace([folder / "rank1.json"]))
     found: dict[str, Any] = {"run.world_size": frames.run["world_size"]}
     found["comm.rows"] = len(frames.comm)
-    for table in ("ops", "groups", "ranks", "steps", "kernels"):
+    for table in ("ops", "groups", "ranks", "steps", "kernels", "syncs"):
         frame = getattr(frames, table)
         if table == "ranks":
             frame = frame[frame["host"] != ""] if (frame["host"] != "").any() else frame
-        rows = frame.to_dict("records")
+        rows = frame.to_dict("records")[-1 if table == "syncs" else 0 :]
         found |= {f"{table}.{name}": value for name, value in (rows or [{}])[0].items()}
     if len(frames.comm):
         found |= frames.comm.iloc[0].to_dict()
@@ -299,7 +325,7 @@ def test_every_documented_column_is_tested_by_a_field_that_the_page_names() -> N
 
 def test_every_column_that_an_import_fills_is_documented(tmp_path: Path) -> None:
     filled = set()
-    for made in (profile, undescribed, on_gloo):
+    for made in (profile, undescribed, on_gloo, waiting):
         filled |= {
             name
             for name, value in values(tmp_path, made().document()).items()

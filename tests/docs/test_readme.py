@@ -93,7 +93,7 @@ def test_every_question_is_answered_in_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rows = re.findall(r"^\| (.+\?) \| (`.+?`) \|", README.read_text(), re.M)
-    assert len(rows) == 19
+    assert len(rows) == 21
     write_synthetic_spools(Path("RUN.comm"))
     traces = ("run.json", "before.json", "after.json", "one.json", "four.json")
     for name in (*traces, "joined.json", "ras.json"):

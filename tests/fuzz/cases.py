@@ -76,7 +76,7 @@ LOOKING: dict[str, tuple[Sequence[tuple[str, ...]], ...]] = {
     "info TRACE": ([(), ("--json",), ()],),
     "export TRACE": (
         [("--to", "perfetto", *_TO_FILE), ("--to", "speedscope", *_TO_FILE),
-         ("--to", "csv", "-o", OUT_FOLDER)],
+         ("--to", "csv", "-o", OUT_FOLDER), ("--to", "chakra", "-o", OUT_FOLDER)],
     ),
     "report TRACE": ([_TO_FILE], PARTS),
     "flame TRACE": ([(), _TO_PAGE],),
@@ -222,7 +222,7 @@ def _write_pickle(chance: random.Random, folder: Path, number: int) -> list[tupl
 
 
 def _write_log(chance: random.Random, folder: Path, number: int) -> list[tuple[str, ...]]:
-    """Write logs of NCCL Inspector, text of ranks that hang, ExecutionTraces, or SQLite exports."""
+    """Write logs of NCCL Inspector, text of ranks that hang, ExecutionTraces, and exports."""
     sound, spoil = _LOGS[(number + number // len(_TURN)) % len(_LOGS)]
     commands = _imported(chance, folder, number, sound(), spoil)
     if sound is not _inspector_logs:
@@ -258,13 +258,17 @@ def _executions() -> dict[str, bytes]:
     return seeds().executions
 
 
+def _chakra() -> dict[str, bytes]:
+    return seeds().chakra
+
+
 def _exports() -> dict[str, bytes]:
     return seeds().exports
 
 
 _LOGS = (
     (_inspector_logs, _spoil_lines), (_texts, spoil_text), (_executions, spoil_bytes),
-    (_exports, spoil_bytes),
+    (_exports, spoil_bytes), (_chakra, spoil_bytes),
 )  # fmt: skip
 
 

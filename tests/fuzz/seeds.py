@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import CATALOG, load
+from commtrace.exporters.chakra import write_chakra
 from commtrace.pytest_plugin import baseline
 from commtrace.tracefile import read_trace
 from commtrace.tracefile.dataset import prepare_dataset
+from tests.commtrace.importers.chakra.converted import folder_of_files
 from tests.commtrace.importers.device_times.exported import Export
 from tests.commtrace.importers.executions import executions
 from tests.commtrace.importers.flight_recorder.dumps import healthy
@@ -43,6 +45,7 @@ class Seeds:
     snapshots: dict[str, bytes]
     texts: dict[str, bytes]
     executions: dict[str, bytes]
+    chakra: dict[str, bytes]
     exports: dict[str, bytes]
     baseline: bytes
 
@@ -71,6 +74,7 @@ def seeds() -> Seeds:
             _snapshots(),
             _texts(),
             executions(2),
+            folder_of_files() | _chakra(run, folder),
             _exports(folder),
             (folder / "test_x.comms.json").read_bytes(),
         )
@@ -106,6 +110,12 @@ def _texts() -> dict[str, bytes]:
     calls = [[nccl_init(r, 2), *[nccl_call(r, n, 2) for n in range(4 - r)]] for r in range(2)]
     found = {f"rank{r}.log": "\n".join(lines).encode() for r, lines in enumerate(calls)}
     return {"train.log": watchdog_log(*hang(), release="2.8").encode(), **found}
+
+
+def _chakra(run: Path, folder: Path) -> dict[str, bytes]:
+    """Execution traces of the run's ranks, of which one takes the place of a converted file."""
+    write_chakra(load(run), folder / "chakra")
+    return {"workload.1.et": (folder / "chakra" / "trace.1.et").read_bytes()}
 
 
 def _exports(folder: Path) -> dict[str, bytes]:

@@ -1,6 +1,6 @@
 """Program that was recorded to make the traces in this folder.
 
-commtrace run --nproc 2 --values --values-level module -o tests/gold/run-v12.json \
+commtrace run --nproc 2 --values --values-level module -o tests/gold/run-v13.json \
     tests/gold/record.py
 """
 
@@ -15,7 +15,7 @@ import commtrace
 
 
 def main() -> None:
-    """Run two steps on every rank: a reduced output, a backward pass.
+    """Run two steps on every rank: a reduced output, a backward pass, and two waits for a call.
 
     Then an all-to-all in which rank 0 is sent one row by each rank and rank 1 two, the batches of a
     data loader, a forward pass of two pipeline stages, and a barrier.
@@ -29,6 +29,10 @@ def main() -> None:
             loss.backward()
             with recording.region("report"):
                 dist.all_reduce(loss.detach().bfloat16().float())
+                work = dist.all_reduce(loss.detach() * 2, async_op=True)
+                assert work is not None
+                work.wait()
+                work.wait()
             recording.step()
     own = 1 + dist.get_rank()
     with commtrace.experts([1, 0, 1, 1]):  # two on each rank

@@ -94,7 +94,10 @@ def test_storages_have_addresses_unless_they_are_fake_or_empty() -> None:
     tensor = torch.ones(4)
     assert address_of(tensor[1:]) == address_of(tensor) == tensor.data_ptr()
     with FakeTensorMode():
-        assert address_of(torch.ones(4)) == -1
+        fake = torch.ones(4)
+        assert address_of(fake[1:]) == address_of(fake) == -fake.untyped_storage()._cdata < -1
+    meta = torch.ones(4, device="meta")
+    assert address_of(meta) == -meta.untyped_storage()._cdata
     assert address_of(torch.ones(0)) == -1
 
 

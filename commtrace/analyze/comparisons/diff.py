@@ -21,7 +21,7 @@ from commtrace.analyze.measures.steady_steps import is_counted, left_out_text
 from commtrace.analyze.run.analysis import Analysis, typed
 from commtrace.analyze.run.frame import Frames
 from commtrace.schema import Column
-from commtrace.tracefile import EVERY
+from commtrace.tracefile import EVERY, REPLAYED
 from commtrace.units import counted, ordinal
 
 KEYS = ("scope", "module", "op", "kind", "group", "phase")
@@ -166,7 +166,7 @@ def _of_part(
 
 def _names_of_groups(part: Frames) -> pd.Series:
     """Return the mesh axis of each call's group, or the group's name if it has none."""
-    comm = with_group_facts(part)
+    comm = with_group_facts(part, ["group"])
     axis = comm["mesh_axis"].astype(object)
     return axis.where(axis != "", comm["group"].astype(object)).rename("group")
 
@@ -208,6 +208,8 @@ def differences_of_runs(*runs: Frames) -> list[str]:
         notes.append(f"{which} steps, so numbers are over the entire runs.")
     for number, frames in enumerate(runs):
         name = _ORDINALS[number] if number < len(_ORDINALS) else f"{number + 1}th"
+        if REPLAYED in frames.run:
+            notes.append(f"The {name} run is replayed, not recorded: {frames.run[REPLAYED]}.")
         if all(marked) and (left_out := left_out_text(frames)):
             notes.append(f"Times of the {name} run are per steady step, {left_out}.")
         if EVERY in frames.run:

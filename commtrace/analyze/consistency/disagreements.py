@@ -72,7 +72,9 @@ def first_unlike_reductions(frames: Frames) -> dict[str, int]:
 @of_run
 def _firsts(frames: Frames) -> tuple[dict[str, int], dict[str, int]]:
     """Return the first numbers by group: of calls that differ, and of those in reductions only."""
-    differs, covered = _differences(frames)["differs"].copy(), coverage(frames)
+    covered = coverage(frames)
+    # The matches that differ are few, unlike all matches.
+    differs = np.flatnonzero(_differences(frames)["differs"])
     kinds = [each for each in _WITH_SIZES if census(frames).kinds[each]]
     for calls in of_kinds(frames, *kinds) if kinds else ():
         made = numbered(calls)
@@ -80,8 +82,9 @@ def _firsts(frames: Frames) -> tuple[dict[str, int], dict[str, int]]:
         found |= _unmatched_splits(covered, made)
         match = matches(calls)[made.index]
         keys = zip(made["group"].cat.codes, made["number"], strict=True)
-        differs[match[np.array([key in found for key in keys], dtype=bool)]] = True
-    of_reductions = _differences(frames)["reductions_differ"] & ~differs
+        differs = np.union1d(differs, match[np.array([key in found for key in keys], dtype=bool)])
+    of_reductions = np.flatnonzero(_differences(frames)["reductions_differ"])
+    of_reductions = np.setdiff1d(of_reductions, differs)
     one, other = (first_of_groups(frames, each) for each in (differs, of_reductions))
     return dict(sorted(one.items())), dict(sorted(other.items()))
 

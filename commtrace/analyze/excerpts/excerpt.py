@@ -90,7 +90,7 @@ def excerpt(
     """
     chosen = None if ranks is None else tuple(sorted(ranks))
     parts = run.by_ranks(_rows_of_part, rows, chosen, tuple(stretches))
-    comm, ops, kernels, fingerprints = map(joined, zip(*parts, strict=True))
+    comm, ops, kernels, fingerprints, syncs = map(joined, zip(*parts, strict=True))
     return Excerpt(
         run=run.run,
         path=run.path,
@@ -101,6 +101,8 @@ def excerpt(
         fingerprints=fingerprints.reset_index(drop=True),
         host_events=_of_ranks(run.host_events, chosen),
         pipeline_actions=_of_ranks(run.pipeline_actions, chosen),
+        later_waits=_of_ranks(run.later_waits, chosen),
+        syncs=syncs.reset_index(drop=True),
         communicators=_of_ranks(run.communicators, chosen),
         removed_calls=_of_ranks(run.removed_calls, chosen),
         groups=run.groups,
@@ -124,7 +126,7 @@ def of_ranks(run: Frames, ranks: Collection[int] | None = None) -> Excerpt:
 
 
 def _num_rows_of_ranks(part: Frames, ranks: tuple[int, ...] | None) -> int:
-    tables = (part.comm, part.ops, part.kernels)
+    tables = (part.comm, part.ops, part.kernels, part.syncs)
     if ranks is None:
         return sum(map(len, tables))
     return sum(int(table["rank"].isin(ranks).sum()) for table in tables)
@@ -189,8 +191,9 @@ def _rows_of_part(
         _touch(part, part.ops["start_ns"], part.ops["duration_ns"], stretches),
         _touch(part, part.kernels["start_ns"], part.kernels["duration_ns"], stretches),
         _touch(part, part.fingerprints["at_ns"], 0 * part.fingerprints["at_ns"], stretches),
+        _touch(part, part.syncs["at_ns"], part.syncs["duration_ns"], stretches),
     )
-    tables = (part.comm, part.ops, part.kernels, part.fingerprints)
+    tables = (part.comm, part.ops, part.kernels, part.fingerprints, part.syncs)
     of_ranks = [
         mask & (True if ranks is None else table["rank"].isin(ranks).to_numpy())
         for table, mask in zip(tables, masks, strict=True)

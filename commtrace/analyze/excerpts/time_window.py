@@ -120,7 +120,7 @@ def _part(frames: Frames, rows: pd.Index, first: int, last: int, description: st
     num_rows = len(comm) + sum(frames.by_ranks(_num_beside, *stretches))
     check_size(frames, num_rows, description)
     found = zip(*frames.by_ranks(_beside, *stretches), strict=True)
-    ops, kernels, fingerprints = map(joined, found)
+    ops, kernels, fingerprints, syncs = map(joined, found)
     steps, ranks = frames.steps.copy(), frames.ranks.copy()
     in_steps = (steps["start_ns"] < last) & (steps["end_ns"] > first)
     for table in (steps, ranks):
@@ -135,6 +135,8 @@ def _part(frames: Frames, rows: pd.Index, first: int, last: int, description: st
         fingerprints=fingerprints.reset_index(drop=True),
         host_events=_touching(frames.host_events, "at_ns", first, last),
         pipeline_actions=_touching(frames.pipeline_actions, "start_ns", first, last),
+        later_waits=_touching(frames.later_waits, "at_ns", first, last),
+        syncs=syncs.reset_index(drop=True),
         communicators=frames.communicators,
         removed_calls=frames.removed_calls,
         groups=frames.groups,
@@ -158,26 +160,28 @@ def _num_beside(part: Frames, *stretches: Stretch) -> int:
 
 
 def _beside(part: Frames, *stretches: Stretch) -> tuple[pd.DataFrame, ...]:
-    """Return operators and fingerprints of the first stretch, and kernels of the second."""
-    in_ops, in_kernels, in_values = _masks_beside(part, *stretches)
+    """Return operators, fingerprints and waits of the first stretch, and kernels of the second."""
+    in_ops, in_kernels, in_values, in_syncs = _masks_beside(part, *stretches)
     tables = part.ops[in_ops].copy(), chosen(part.kernels, in_kernels)
-    return *tables, part.fingerprints[in_values].copy()
+    return *tables, part.fingerprints[in_values].copy(), chosen(part.syncs, in_syncs)
 
 
 def _masks_beside(part: Frames, stretch: Stretch, of_kernels: Stretch) -> tuple[pd.Series, ...]:
-    """Return masks of operators, kernels (also the next of each stream) and fingerprints."""
+    """Return masks of operators, kernels (also the next of each stream), fingerprints and waits."""
     ops, kernels = part.ops, part.kernels
     first, last = stretch
     in_ops = (ops["start_ns"] < last) & (ops["start_ns"] + ops["duration_ns"] > first)
     at = part.fingerprints["at_ns"]
     in_values = (at >= first) & (at < last)
+    begin = part.syncs["at_ns"]
+    in_syncs = (begin < last) & (begin + part.syncs["duration_ns"] > first)
     first, last = of_kernels
     start = kernels["start_ns"]
     touches = (start < last) & (start + kernels["duration_ns"] > first)
     later = kernels[start >= last].sort_values("start_ns", kind="stable")
     follows = later.drop_duplicates(["rank", "device", "stream"]).index
     in_kernels = touches | pd.Series(kernels.index.isin(follows), index=kernels.index)
-    return in_ops, in_kernels, in_values
+    return in_ops, in_kernels, in_values, in_syncs
 
 
 def _renumbered(calls: Frames) -> pd.Series:

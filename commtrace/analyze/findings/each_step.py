@@ -84,7 +84,8 @@ def redundant_barrier(frames: Frames) -> list[Finding]:
 def _barriers(frames: Frames) -> Selected:
     if not census(frames.whole).kinds["barrier"]:
         return {}
-    comm = frames.comm.sort_values(["rank", "thread", "id"])
+    comm = frames.comm[["rank", "thread", "id", "kind", "group"]]
+    comm = comm.sort_values(["rank", "thread", "id"])
     by = comm.groupby(["rank", "thread"], sort=False)
     following = by[["kind", "group"]].shift(-1).astype(object)
     is_redundant = (
@@ -92,7 +93,8 @@ def _barriers(frames: Frames) -> Selected:
         & following["kind"].isin(NEEDS_EVERYONE)
         & (following["group"] == comm["group"].astype(object))
     )
-    return {key: calls_in(frames, rows) for key, rows in _by_line(frames, comm[is_redundant])}
+    redundant = frames.comm.loc[comm.index[is_redundant]]
+    return {key: calls_in(frames, rows) for key, rows in _by_line(frames, redundant)}
 
 
 def unchanged_broadcast(frames: Frames) -> list[Finding]:

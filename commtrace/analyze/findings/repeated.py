@@ -86,7 +86,8 @@ def _parameters_again(frames: Frames) -> pd.Index:
         & (comm["step"] >= 0)
     ]
     keys = ["rank", "group", "step", "parameters"]
-    return gathers.index[gathers.sort_values("id").duplicated(keys).reindex(gathers.index)]
+    ordered = gathers[["id", *keys]].sort_values("id")
+    return gathers.index[ordered.duplicated(keys).reindex(gathers.index)]
 
 
 @of_each_call

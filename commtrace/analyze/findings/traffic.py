@@ -90,7 +90,8 @@ def _bundles(small: pd.DataFrame, of_one: list[str]) -> pd.Series:
     A message whose data was ready only after the result of the previous message was used depends on
     that result, as far as is known, and begins a bundle of its own.
     """
-    ordered = small.sort_values(["rank", "id"])
+    columns = ["rank", "id", "step", "result_used_ns", "data_ready_ns", *of_one]
+    ordered = small[[*dict.fromkeys(columns)]].sort_values(["rank", "id"])
     of_step = ordered.groupby(["rank", "step", *of_one], observed=True)
     used = of_step["result_used_ns"].shift(1, fill_value=-1)
     depends = (used >= 0) & (ordered["data_ready_ns"] >= used)

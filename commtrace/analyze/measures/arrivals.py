@@ -74,6 +74,10 @@ def has_known_end(comm: pd.DataFrame) -> pd.Series:
     return (comm["issue_ns"] >= 0) & ended
 
 
+# Read at once, also for what these are computed from.
+_OF_MEETINGS = ("kind", "group", "seq", "rank", "root", "issue_ns")
+_OF_WAITS = ("id", "peer", "device", "stream", "call_ns", "blocked_ns", "complete_ns")
+
 _LONG_AGO = -(1 << 62)
 _NEVER = 1 << 62
 NO_RANK = np.iinfo("int64").max
@@ -88,23 +92,24 @@ NO_RANK = np.iinfo("int64").max
     last=(NO_RANK, "int64"),
     earliest=(_NEVER, "int64"),
     first=(NO_RANK, "int64"),
-    of_root=(_LONG_AGO, "int64"),
+    of_root=(NONE, "int64"),
 )
 def meetings(part: Frames, into: Arrays) -> None:
     """Arrivals at each collective or transfer, in ns since the start of the run.
 
     `num` is the number of calls; `is_unlike` holds if their kinds or roots differ, or a call is
     repeated or of unknown time. `latest` and `earliest` are the last and the first arrival, `last`
-    and `first` the lowest ranks that made them, and `of_root` is the arrival of the root. The kinds
-    of a transfer are always unlike.
+    and `first` the lowest ranks that made them, and `of_root` is the arrival of the root, -1 if
+    unknown. The kinds of a transfer are always unlike.
     """
-    match, comm = matches(part).to_numpy(), part.comm
+    comm = part.comm[[*_OF_MEETINGS]]
+    match = matches(part).to_numpy()
     own = np.flatnonzero(match >= 0)
     at, rank = match[own], comm["rank"].to_numpy()[own]
     issue = (comm["issue_ns"].to_numpy() - part.start_ns)[own]
     np.add.at(into["num"], at, 1)
     is_unlike = comm["issue_ns"].to_numpy()[own] < 0
-    is_unlike |= pd.DataFrame({"match": at, "rank": rank}).duplicated().to_numpy()
+    is_unlike |= _are_repeated(at, rank)
     root = comm["root"].to_numpy()[own]
     is_unlike |= put_alike(into["_kind"], at, codes_of_texts(comm["kind"])[own], 0)
     is_unlike |= put_alike(into["_root"], at, root, _LONG_AGO)
@@ -113,6 +118,14 @@ def meetings(part: Frames, into: Arrays) -> None:
     _put(np.minimum, into["earliest"], into["first"], at, issue, rank)
     is_root = rank == root
     np.maximum.at(into["of_root"], at[is_root], issue[is_root])
+
+
+def _are_repeated(at: np.ndarray, rank: np.ndarray) -> np.ndarray:
+    """Return a mask of the calls of a rank at a match at which it has made a call before."""
+    keys = np.sort(at * (rank.max(initial=0) + 1) + rank)
+    if (keys[1:] != keys[:-1]).all():  # which takes a sort to see, and no hash table
+        return np.zeros(len(at), dtype=bool)
+    return pd.DataFrame({"match": at, "rank": rank}).duplicated().to_numpy()
 
 
 def _put(
@@ -152,8 +165,8 @@ def last_arrivals(frames: Frames) -> pd.DataFrame:
     last_rank = pd.Series(of_match(frames, met["last"], NONE), comm.index)
     arrival = latest.astype("float64").where(needs_everyone)
     if needs_root.any():
-        of_root = pd.Series(of_match(frames, met["of_root"], _LONG_AGO), comm.index)
-        arrival = arrival.mask(needs_root, of_root.astype("float64").where(of_root > _LONG_AGO))
+        of_root = pd.Series(of_match(frames, met["of_root"], NONE), comm.index)
+        arrival = arrival.mask(needs_root, of_root.astype("float64").where(of_root >= 0))
         last_rank = last_rank.mask(needs_root, root)
     arrival = arrival.mask(needs_nobody, issue)
     matched = is_complete(frames)
@@ -170,7 +183,8 @@ def last_arrivals(frames: Frames) -> pd.DataFrame:
         {
             "arrival": arrival.where(known),
             "last_rank": last_rank.where(known, -1).astype("int64"),
-        }
+        },
+        copy=False,
     )
 
 
@@ -188,7 +202,7 @@ def is_complete(frames: Frames) -> pd.Series:
 @of_each_call
 def arrivals(frames: Frames) -> pd.DataFrame:
     """Return wait and transfer of every call, in the order of table `comm`; see `COLUMNS`."""
-    comm, base = frames.comm, frames.start_ns
+    comm, base = frames.comm[[*_OF_MEETINGS, *_OF_WAITS]], frames.start_ns
     last = last_arrivals(frames)
     arrival = last["arrival"]
     known = arrival.notna() & (comm["blocked_ns"] >= 0)
@@ -202,7 +216,8 @@ def arrivals(frames: Frames) -> pd.DataFrame:
     }
     return pd.DataFrame(
         {"rank": comm["rank"], "id": comm["id"]}
-        | {name: values.where(known, -1).astype("int64") for name, values in columns.items()}
+        | {name: values.where(known, -1).astype("int64") for name, values in columns.items()},
+        copy=False,
     )
 
 

@@ -150,7 +150,7 @@ def totals(frames: Frames, by: Sequence[str]) -> pd.DataFrame:
 
     The sums are additive: a caller may add rows before `measures` forms their ratios.
     """
-    return summed(frames.by_ranks(_totals, tuple(by)))
+    return summed(frames.by_ranks(totals_of_part, tuple(by)))
 
 
 def summed(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -164,7 +164,8 @@ def summed(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return sums.groupby(level=names, sort=False).sum(min_count=1)
 
 
-def _totals(part: Frames, by: Sequence[str]) -> pd.DataFrame:
+def totals_of_part(part: Frames, by: Sequence[str]) -> pd.DataFrame:
+    """Return the sums of a part; see `totals`."""
     if {*by} <= {*_OF_PLACES}:
         # Sums of few rows, in place of those of all calls for each table.
         places = _of_places(part)
@@ -183,7 +184,7 @@ _OF_PLACES = (
 @of_each_part
 def _of_places(part: Frames) -> pd.DataFrame:
     """Return the sums of the calls of a part by all columns `_OF_PLACES`."""
-    comm = with_group_facts(part)
+    comm = with_group_facts(part, [each for each in _OF_PLACES if each in part.comm.columns])
     return _sums_of_calls(part, [comm[name] for name in _OF_PLACES]).reset_index()
 
 
@@ -192,6 +193,11 @@ def _sums_of_calls(part: Frames, keys: Sequence[pd.Series]) -> pd.DataFrame:
     return sums_by(_summands(part), keys, min_count=1)
 
 
+_MEASURED = (
+    *("payload_bytes", "wire_bytes", "blocked_ns", "device_ns", "step"),
+    *("issue_ns", "call_ns", "complete_ns"),
+)
+"""Columns that the summands are computed from."""
 _SUMMANDS = (
     *("num_calls", "calls_in_steps", "payload_bytes", "wire_bytes", "time_ns", "blocked_ns"),
     *("device_ns", "num_untimed", "num_sized", "num_ended", "blocked_in_steps", "elapsed_ns"),
@@ -202,7 +208,7 @@ _SUMMANDS = (
 @cached_per_run
 def _summands(frames: Frames) -> dict[str, np.ndarray]:
     """Return the summands of the measures, a number per call; nan if unknown."""
-    comm = frames.comm
+    comm = frames.comm[[*_MEASURED]]
     payload, wire, blocked, on_device = (
         _known(comm[name]) for name in ("payload_bytes", "wire_bytes", "blocked_ns", "device_ns")
     )
@@ -272,16 +278,19 @@ def table_by(frames: Frames, columns: Sequence[Column]) -> pd.DataFrame:
     ).reset_index(drop=True)
 
 
-def with_group_facts(frames: Frames) -> pd.DataFrame:
-    """Return table `comm` with `mesh_axis` and `group_size` of each call's group."""
-    groups = frames.groups.set_index("name")
-    names = frames.comm["group"].cat.categories
+def with_group_facts(frames: Frames, columns: Sequence[str]) -> pd.DataFrame:
+    """Return columns of table `comm`, with `mesh_axis` and `group_size` of each call's group.
+
+    Column `group` must be among them.
+    """
+    groups, comm = frames.groups.set_index("name"), frames.comm[[*columns]]
+    names = comm["group"].cat.categories
     # Looked up for each group rather than for each call.
     axis = groups["mesh_axis"].astype(object).reindex(names).fillna("").tolist()
     size = groups["size"].reindex(names).fillna(-1).astype("int64").to_numpy()
-    codes = frames.comm["group"].cat.codes.to_numpy()
+    codes = comm["group"].cat.codes.to_numpy()
     axis_codes, axis_names = pd.factorize(pd.Series(axis, dtype=object))
-    return frames.comm.assign(
+    return comm.assign(
         mesh_axis=pd.Categorical.from_codes(
             axis_codes[codes] if len(codes) else codes, pd.Index(axis_names, dtype=object)
         ),

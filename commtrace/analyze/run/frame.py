@@ -10,6 +10,7 @@ A lone surrogate, which can be written neither to a file nor to a terminal, beco
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
@@ -52,6 +53,8 @@ class Frames:
     fingerprints: pd.DataFrame
     host_events: pd.DataFrame
     pipeline_actions: pd.DataFrame
+    later_waits: pd.DataFrame
+    syncs: pd.DataFrame
     communicators: pd.DataFrame
     removed_calls: pd.DataFrame
     groups: pd.DataFrame
@@ -239,6 +242,28 @@ def tables_of(trace: Trace) -> tuple[dict[str, Any], dict[str, pd.DataFrame]]:
     return {name: _encodable_fact(value) for name, value in trace.run.items()}, tables
 
 
+def trace_of(frames: Frames) -> Trace:
+    """Return a run in memory as a trace, which can be written to a file."""
+    return Trace(
+        run=dict(frames.run),
+        tables={
+            name: {each.name: _column_of(getattr(frames, name)[each.name]) for each in columns}
+            for name, columns in TABLES.items()
+        },
+    )
+
+
+def _column_of(values: pd.Series) -> Sequence[Any]:
+    """Return a column of a table as a column of a trace."""
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        codes = array("q", values.cat.codes.to_numpy("int64").tobytes())
+        return StringColumn(codes, [str(each) for each in values.cat.categories])
+    if values.dtype.kind == "O":
+        return [str(each) for each in values]
+    code = "d" if values.dtype.kind == "f" else "q"
+    return array(code, values.to_numpy("float64" if code == "d" else "int64").tobytes())
+
+
 def _encodable_fact(value: Any) -> Any:
     """Return a fact of the run with all of its text encodable as UTF-8."""
     if isinstance(value, list):
@@ -259,7 +284,7 @@ def _frame(table: Mapping[str, Sequence[Any]], columns: Sequence[Column]) -> pd.
 def values_of(values: Sequence[Any], of_type: type) -> Any:
     """Return the values of a column as an array, or strings as a categorical."""
     if isinstance(values, StringColumn):
-        return _categorical(values)
+        return categorical(values)
     if of_type is str:
         return pd.Categorical([encodable(str(value)) for value in values])
     # A copy of a large column takes longer than reading it.
@@ -284,12 +309,13 @@ def texts_of(values: pd.Series, text_of: Callable[[str], str]) -> pd.Series:
     return pd.Series(pd.Categorical.from_codes(codes, dtype=dtype, validate=False), values.index)
 
 
-def _categorical(column: StringColumn) -> Any:
+def categorical(column: StringColumn) -> Any:
     """Convert to a categorical of the strings that occur in the column, in sorted order."""
     codes = np.asarray(column.codes, dtype="int64")
     # All columns of a file share its strings, so some of them do not occur in this one.
     used = np.flatnonzero(np.bincount(codes, minlength=len(column.strings))).tolist()
-    texts = {code: encodable(str(column.strings[code])) for code in used}
+    strings = {code: str(column.strings[code]) for code in used}
+    texts = {code: each if each.isascii() else encodable(each) for code, each in strings.items()}
     # Two strings may have the same text once they are escaped.
     names = sorted(set(texts.values()))
     places = {name: place for place, name in enumerate(names)}

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.run.cached_per_run import cached_per_run, of_each_call, of_run
+from commtrace.analyze.run.cached_per_run import cached_per_run, of_each_call, of_each_part, of_run
 from commtrace.analyze.run.frame import Frames, joined, texts_of
 from commtrace.tracefile.collective_numbers import collective_numbers
 
@@ -42,14 +42,25 @@ def is_transfer(frames: Frames) -> pd.Series:
 
 
 @of_run
-def _groups_with_transfers(frames: Frames) -> frozenset[str]:
-    """Return the groups in which some rank makes transfers that count in `seq`."""
-    return frozenset().union(*frames.by_ranks(_with_transfers))
+@of_each_part
+def _transfers(run: Frames) -> pd.DataFrame:
+    """Return a row per `group source target tag` with transfers.
+
+    Other columns are `num`, the number of matches, and `is_counted`, true if they count in `seq`.
+    The other end is -1 if it is unknown.
+    """
+    every = joined(run.by_ranks(_transfers_of_part))
+    return every.groupby(_END)[["num", "is_counted"]].max().reset_index()
 
 
-def _with_transfers(part: Frames) -> set[str]:
-    is_counted = is_transfer(part) & (part.comm["seq"] >= 0)
-    return set(part.comm.loc[is_counted, "group"].unique())
+def _transfers_of_part(part: Frames) -> pd.DataFrame:
+    if not is_transfer(part).any():  # before further columns of a stored run are read
+        return _NO_TRANSFERS
+    ends = _ends_of(part)
+    ends["is_counted"] = part.comm["seq"][ends["row"]].to_numpy() >= 0
+    found = ends.groupby([*_END, "kind"])["is_counted"].agg(["size", "max"])
+    found = found.set_axis(["num", "is_counted"], axis="columns")
+    return found.groupby(level=_END).max().reset_index()
 
 
 @of_each_call
@@ -60,7 +71,8 @@ def numbers(frames: Frames) -> pd.Series:
     trace has lost.
     """
     comm, transfer = frames.comm, is_transfer(frames)
-    shared = _groups_with_transfers(frames)
+    every = _transfers(frames)
+    shared = set(every["group"][every["is_counted"].astype(bool)])
     if not shared and not transfer.any():
         return comm["seq"].rename("number")
     groups = comm["group"].cat.codes.to_numpy().astype(np.int64)
@@ -103,8 +115,7 @@ _LEAST_SPARSE = 1 << 10
 @of_run
 def sections(run: Frames) -> Sections:
     """Return the sections of the run's matches."""
-    found = pd.concat(run.by_ranks(_extents))
-    extents = found.groupby(level=0).agg({"lowest": "min", "highest": "max", "num": "sum"})
+    extents = _extents(run).set_index("group")
     width = np.array(extents["highest"] - extents["lowest"])
     # A number is believed only if there are calls for it.
     is_sparse = width >= 4 * extents["num"].to_numpy() + _LEAST_SPARSE
@@ -118,8 +129,9 @@ def sections(run: Frames) -> Sections:
             width[place] = len(distinct[place])
     ends = np.cumsum(width)
     num = int(ends[-1]) if len(ends) else 0
-    pairs = joined(run.by_ranks(_num_transfers)).groupby(_END)["num"].max().reset_index()
-    pairs["begin"] = num + pairs["num"].cumsum() - pairs["num"]
+    pairs = _transfers(run).drop(columns="is_counted")
+    pairs = pairs[_is_known(pairs)].reset_index(drop=True)
+    pairs = pairs.assign(begin=num + pairs["num"].cumsum() - pairs["num"])
     return Sections(
         groups=extents.index,
         begins=ends - width,
@@ -131,12 +143,19 @@ def sections(run: Frames) -> Sections:
     )
 
 
-def _extents(part: Frames) -> pd.DataFrame:
+@of_run
+@of_each_part
+def _extents(run: Frames) -> pd.DataFrame:
     """Return `lowest` and `highest` number, and `num` calls, of the collectives of each group."""
+    found = pd.concat(run.by_ranks(_extents_of_part)).groupby("group")
+    return found.agg({"lowest": "min", "highest": "max", "num": "sum"}).reset_index()
+
+
+def _extents_of_part(part: Frames) -> pd.DataFrame:
     number = numbers(part)
     of_groups = number[number >= 0].groupby(part.comm["group"], observed=True)
     table = of_groups.agg(lowest="min", highest="max", num="size")
-    return table.set_axis(table.index.astype(object))
+    return table.set_axis(table.index.astype(object)).rename_axis("group")
 
 
 def _distinct_numbers(part: Frames, groups: tuple[str, ...]) -> dict[str, np.ndarray]:
@@ -144,19 +163,16 @@ def _distinct_numbers(part: Frames, groups: tuple[str, ...]) -> dict[str, np.nda
     return {name: np.unique(number[(group == name) & (number >= 0)]) for name in groups}
 
 
-def _num_transfers(part: Frames) -> pd.DataFrame:
-    """Return the number of matches of each pair of ranks in a group, with the same tag."""
-    ends = _ends_of(part)
-    num = ends.groupby([*_END, "kind"]).size().groupby(level=_END).max()
-    return num.rename("num").reset_index()
-
-
 def _ends_of(part: Frames) -> pd.DataFrame:
     comm = part.comm
-    known = is_transfer(part) & (comm["peer"] >= 0)
     backends = part.groups["backend"].astype(object)
     untagged = part.groups.loc[backends.str.contains("nccl", case=False), "name"]
-    return _ends(comm[known], set(untagged.astype(object)))
+    return _ends(comm[is_transfer(part)], set(untagged.astype(object)))
+
+
+def _is_known(ends: pd.DataFrame) -> pd.Series:
+    """Return a mask of the rows whose both ends are known."""
+    return (ends["source"] >= 0) & (ends["target"] >= 0)
 
 
 @of_each_call
@@ -174,6 +190,7 @@ def matches(frames: Frames) -> pd.Series:
         found[of_group] = every.begins[each] + np.searchsorted(distinct, number[of_group])
     if len(every.pairs):
         ends = _ends_of(frames)
+        ends = ends[_is_known(ends)]
         begin = ends.merge(every.pairs, on=_END, how="left")["begin"].to_numpy()
         found[comm.index.get_indexer(pd.Index(ends["row"]))] = begin + ends["nth"].to_numpy()
     return pd.Series(found, index=comm.index, name="match")
@@ -184,7 +201,7 @@ def of_match(frames: Frames, values: np.ndarray, unknown: float) -> np.ndarray:
     match = matches(frames).to_numpy()
     known = np.flatnonzero(match >= 0)
     taken = _taken(values, match[known])
-    found = np.full(len(match), unknown, taken.dtype)
+    found = np.full(len(match), unknown, np.result_type(taken.dtype, type(unknown)))
     found[known] = taken
     return found
 
@@ -221,15 +238,14 @@ NewArray = Callable[[int, Any, str], np.ndarray]
 """Takes length, value and type, as `numpy.full`."""
 
 
-def first_of_groups(frames: Frames, is_chosen: np.ndarray) -> dict[str, int]:
+def first_of_groups(frames: Frames, chosen: np.ndarray) -> dict[str, int]:
     """Return the number of the first chosen collective of each group that has one.
 
     Args:
         frames: The run.
-        is_chosen: Mask of its matches; transfers are left out.
+        chosen: Some of its matches, in ascending order; transfers are left out.
     """
     every = sections(frames)
-    chosen = np.flatnonzero(is_chosen)
     place = np.searchsorted(every.begins, chosen, side="right") - 1
     groups, firsts = np.unique(place[chosen < every.num_collectives], return_index=True)
     found: dict[str, int] = {}
@@ -327,6 +343,11 @@ def partners(frames: Frames) -> pd.Series:
 
 
 _END = ["group", "source", "target", "tag"]
+_NO_TRANSFERS = pd.DataFrame(
+    {"group": pd.Series(dtype=object)}
+    | {name: pd.Series(dtype="int64") for name in (*_END[1:], "num")}
+    | {"is_counted": pd.Series(dtype=bool)}
+)
 
 
 def _ends(transfers: pd.DataFrame, untagged: Collection[str]) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from commtrace.analyze.run.cached_per_run import of_run
+from commtrace.analyze.run.cached_per_run import of_each_part, of_run
 from commtrace.analyze.run.frame import Frames, first_instant_ns, joined
 from commtrace.settings import DEFAULTS, Settings
 
@@ -226,7 +226,14 @@ def _num_calls_of_part(part: Frames) -> int:
 
 @of_run
 def _start_ns(run: Frames) -> int:
-    return min([start for start in run.by_ranks(first_instant_ns) if start >= 0], default=0)
+    starts = _starts(run)["start_ns"]
+    return int(starts[starts >= 0].min()) if (starts >= 0).any() else 0
+
+
+@of_each_part
+def _starts(run: Frames) -> pd.DataFrame:
+    """Return the first instant of each part, -1 if it has none."""
+    return pd.DataFrame({"start_ns": run.by_ranks(first_instant_ns)})
 
 
 def _calls_among(part: Frames, rows: pd.Index) -> pd.DataFrame:

@@ -102,8 +102,14 @@ def sums_of(
     )
 
 
+_EXACT = 2.0**53
+"""Sum of integers below which floats are exact, and faster to add."""
+
+
 def _sums(values: np.ndarray, number: np.ndarray, size: int, min_count: int) -> np.ndarray:
     if values.dtype.kind in "iu":
+        if np.abs(values.astype("float64")).sum() < _EXACT:
+            return np.bincount(number, values, size).astype("int64")
         sums = np.zeros(size, dtype="int64")
         np.add.at(sums, number, values)
         return sums

@@ -1,6 +1,7 @@
 """SQL over the tables of runs, read-only.
 
-database   a connection over some runs: what a statement may do, its limits and its errors
+database   a connection over some runs: what a statement may do, and its limits
+statements texts of statements, and errors about them
 tables     the tables that statements see: of the trace, of each call, and of the analyses
 stored     the files of a run that is larger than memory
 files      results as Parquet

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,6 +21,15 @@ import duckdb
 import pandas as pd
 
 from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.sql.statements import (
+    distinct,
+    first_line,
+    only_selects,
+    quoted,
+    short,
+    unusable,
+    with_integers_as,
+)
 from commtrace.analyze.sql.stored import files_of
 from commtrace.analyze.sql.tables import SQL_TABLES, SqlTable, selected
 from commtrace.analyze.stored import StoredRun
@@ -32,14 +40,9 @@ from commtrace.units import text_of_bytes, text_of_duration
 _MISSING = re.compile(r'Table with name "?(?P<name>[^"!]+?)"? does not exist')
 _NAME = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 _RESERVED = frozenset({"main", "temp", "system", "memory", "information_schema", "pg_catalog"})
-_OPENERS = frozenset({"select", "with", "from", "pivot", "unpivot", "("})
-_WRITES = frozenset({"insert", "update", "delete", "merge", "copy", "create", "export", "attach"})
-_MEANT = re.compile(r'Did you mean "(?P<name>[^"]+)"')
 _BETWEEN_S = 0.05
 _GRACE_S = 5.0
 """Time after which a statement that is interrupted is stuck, such as in a scalar function."""
-_COLUMN = re.compile(r'(?:Referenced column|column named|Column) "(?P<name>[^"]+)"')
-_CANDIDATES = re.compile(r"Candidate bindings: (?P<names>.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +136,8 @@ class Database:
         )
         stored = [each for each in self._runs.values() if isinstance(each, StoredRun)]
         folders = [f"{folder}/files", *(str(each.dataset.target.resolve()) for each in stored)]
-        quoted = ", ".join(map(_quoted, folders))
-        connection.execute(f"SET allowed_directories = [{quoted}]")
+        allowed = ", ".join(map(quoted, folders))
+        connection.execute(f"SET allowed_directories = [{allowed}]")
         connection.execute("SET enable_progress_bar = false")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
@@ -147,16 +150,16 @@ class Database:
         try:
             parsed = self._connection.extract_statements(statement)
         except duckdb.Error as error:
-            raise _unusable(statement, error) from None
+            raise unusable(statement, error) from None
         kinds = [each.type for each in parsed]
         if kinds == [duckdb.StatementType.SELECT]:
             return
         # Of several kinds, whose statement has a PIVOT somewhere.
-        if kinds == [duckdb.StatementType.MULTI] and _only_selects(statement):
+        if kinds == [duckdb.StatementType.MULTI] and only_selects(statement):
             return
         names = ", ".join(each.name for each in kinds) or "no statement"
         raise UsageError(
-            f"cannot run {_short(statement) or 'an empty statement'}",
+            f"cannot run {short(statement) or 'an empty statement'}",
             found=names if len(kinds) < 2 else f"{len(kinds)} statements: {names}",
             why="a single statement that selects is run, and nothing is changed",
             attempt="SELECT ... FROM calls",
@@ -164,15 +167,15 @@ class Database:
 
     def _answer(self, statement: str) -> pd.DataFrame:
         selection = self._connection.sql(statement)
-        names = _distinct(selection.columns)
+        names = distinct(selection.columns)
         most = min(self._limits.rows, self._limits.values // max(len(names), 1))
         try:
-            found = _with_integers_as(selection, names, "BIGINT").limit(most + 1).df()
+            found = with_integers_as(selection, names, "BIGINT").limit(most + 1).df()
         except (duckdb.ConversionException, duckdb.OutOfRangeException):
-            found = _with_integers_as(selection, names, "DOUBLE").limit(most + 1).df()
+            found = with_integers_as(selection, names, "DOUBLE").limit(most + 1).df()
         if len(found) > most:
             raise UsageError(
-                f"cannot return all rows of {_short(statement)}",
+                f"cannot return all rows of {short(statement)}",
                 found=f"more than {most:,} rows of {len(names)} columns",
                 attempt="LIMIT, or a sum by GROUP BY",
             )
@@ -213,7 +216,7 @@ class Database:
             folder = Path(self._folder.name) / "files" / (run or "run")
             files = files_of(frames, table.name, folder)
         if files:
-            paths = ", ".join(_quoted(str(each)) for each in files)
+            paths = ", ".join(quoted(str(each)) for each in files)
             source = f"read_parquet([{paths}], hive_partitioning = false)"
             given = self._connection.sql(f"SELECT * FROM {source}").columns
         else:
@@ -228,13 +231,13 @@ class Database:
     def _no_table(self, statement: str, error: str) -> UsageError:
         match = _MISSING.search(error)
         if match is None:
-            return _unusable(statement, error)
+            return unusable(statement, error)
         name = match["name"]
         names = [f"{run}.{each}" if run else each for run in self._runs for each in SQL_TABLES]
         own = [each for each in names if each.rpartition(".")[2] == name.rpartition(".")[2].lower()]
         return UsageError(
             f"no table {name!r}",
-            found=_short(statement),
+            found=short(statement),
             why="statements see the tables that `commtrace sql RUN` lists",
             attempt=" or ".join(own) if own else closest(name.lower(), names),
         )
@@ -257,7 +260,7 @@ class Database:
             if time.monotonic() - begun < most:
                 raise KeyboardInterrupt from None
             raise UsageError(
-                f"cannot finish {_short(statement)}",
+                f"cannot finish {short(statement)}",
                 found=f"no result after {text_of_duration(int(most * 1e9))}",
                 attempt="fewer rows: WHERE, or a table that is summed already, such as by_module",
             ) from None
@@ -265,13 +268,13 @@ class Database:
             limits = self._limits
             memory, disk = map(text_of_bytes, (limits.memory_bytes, limits.disk_bytes))
             raise UsageError(
-                f"cannot finish {_short(statement)}",
-                found=_first_line(error) or "no memory",
+                f"cannot finish {short(statement)}",
+                found=first_line(error) or "no memory",
                 why=f"a statement may use {memory} of memory and {disk} of disk",
                 attempt="fewer rows or columns, or a larger --memory",
             ) from None
         except duckdb.Error as error:
-            raise _unusable(statement, error) from None
+            raise unusable(statement, error) from None
         except RuntimeError as error:
             if "interrupted" in str(error):  # by Ctrl-C
                 raise KeyboardInterrupt from None
@@ -290,39 +293,6 @@ class Database:
             if self._when_stuck is not None and time.monotonic() > stuck_at:
                 self._when_stuck()
                 return
-
-
-def _unusable(statement: str, error: Exception | str) -> UsageError:
-    """Return the error of a statement that the engine refuses, with the name that was meant."""
-    text = str(error)
-    column, given, meant = (each.search(text) for each in (_COLUMN, _CANDIDATES, _MEANT))
-    attempt = meant["name"] if meant else ""
-    if "Circular reference to CTE" in text:
-        attempt = "main.TABLE within the WITH that has the name of a table"
-    if column is not None:
-        name = column["name"]
-        known = {each.name for table in SQL_TABLES.values() for each in table.columns}
-        candidates = re.findall(r'"([^"]+)"', given["names"]) if given else []
-        owners = [
-            of for of, table in SQL_TABLES.items() if name in {each.name for each in table.columns}
-        ]
-        near = get_close_matches(name, candidates, n=1, cutoff=0.7)
-        near = near or get_close_matches(name, sorted(known - {name}), n=1, cutoff=0.7)
-        attempt = near[0] if near else ", ".join(candidates)
-        if owners:
-            attempt = f"a table that has it: {', '.join(owners[:5])}"
-    return UsageError(
-        f"cannot run {_short(statement)}",
-        found=_first_line(text),
-        why="no file, extension or setting can be reached" if "Permission Error" in text else "",
-        attempt=attempt,
-    )
-
-
-def _first_line(error: Exception | str) -> str:
-    """Return the first line of an error of the engine, without its kind."""
-    line = str(error).strip().partition("\n")[0]
-    return re.sub(r"^[A-Z][A-Za-z ]* Error: ", "", line)
 
 
 def _require_names(names: Sequence[str]) -> None:
@@ -350,56 +320,3 @@ def _require_names(names: Sequence[str]) -> None:
             why="names of tables in SQL are the same in upper and lower case",
             attempt="another name",
         )
-
-
-def _only_selects(statement: str) -> bool:
-    """Return whether a statement with a PIVOT selects: it opens so, and no word of it writes."""
-    tokens = duckdb.tokenize(statement)
-    ends = [begin for begin, _ in tokens[1:]] + [len(statement.encode())]
-    encoded = statement.encode()
-    words = [
-        encoded[begin:end].decode(errors="replace").split()[0].lower()
-        for (begin, kind), end in zip(tokens, ends, strict=True)
-        if kind in (duckdb.token_type.keyword, duckdb.token_type.operator)
-    ]
-    return bool(words) and words[0] in _OPENERS and not _WRITES.intersection(words)
-
-
-def _with_integers_as(
-    selection: duckdb.DuckDBPyRelation, names: Sequence[str], to: str
-) -> duckdb.DuckDBPyRelation:
-    """Return a selection whose integers of 128 bits, as sums have, are of another type."""
-    columns = ", ".join(
-        f"#{place}{f'::{to}' if str(of_type) in _WIDE else ''} AS {_identifier(name)}"
-        for place, (name, of_type) in enumerate(zip(names, selection.types, strict=True), start=1)
-    )
-    return selection.project(columns)
-
-
-_WIDE = ("HUGEINT", "UHUGEINT")
-
-
-def _short(statement: str) -> str:
-    text = " ".join(statement.split())
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("'", "''")
-    return f"'{escaped}'"
-
-
-def _identifier(name: str) -> str:
-    escaped = name.replace('"', '""')
-    return f'"{escaped}"'
-
-
-def _distinct(names: list[str]) -> list[str]:
-    """Return the names of columns, with a number appended to repeated names."""
-    found: list[str] = []
-    for name in names:
-        number, new = 1, name
-        while new in found:
-            new, number = f"{name}_{number}", number + 1
-        found.append(new)
-    return found

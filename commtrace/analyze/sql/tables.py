@@ -35,6 +35,8 @@ _ABOUT = {
     "fingerprints": "sketches and norms of tensors",
     "host_events": "compilations, exceptions, pauses and other events of hosts",
     "pipeline_actions": "computations of pipeline stages",
+    "later_waits": "further waits for calls that were waited for before",
+    "syncs": "events of streams, and waits of hosts for devices",
     "communicators": "states of members of communicators",
     "removed_calls": "calls that were not kept",
     "groups": "process groups",

@@ -3,7 +3,7 @@
 An analysis uses few of the columns of table `comm`. A `LazyTable` is a DataFrame for which
 
     table["issue_ns"]             reads this column
-    table[["rank", "id"]]         reads these columns
+    table[["rank", "id"]]         reads these columns, at once
     table[mask], table.loc[rows]  read nothing yet: the result is such a table of some rows
     table.assign(name=values)     reads nothing yet, either
     table.groupby("group")        reads the keys, and the columns that are asked for
@@ -14,15 +14,18 @@ so that analyses are written as for any DataFrame. It cannot be modified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from pandas.api.extensions import ExtensionArray
 
-ReadColumn = Callable[[str], Any]
-"""Returns the values of a column by its name."""
+from commtrace.analyze.run.frame import categorical
+from commtrace.tracefile import StringColumn
+
+ReadColumns = Callable[[Sequence[str]], Mapping[str, Any]]
+"""Returns the values of columns by their names, texts as categories or as a `StringColumn`."""
 
 
 class LazyTable(pd.DataFrame):
@@ -31,12 +34,12 @@ class LazyTable(pd.DataFrame):
     Args:
         names: Names of the columns.
         index: Labels of the rows.
-        read: Reads a column.
+        read: Reads columns.
     """
 
     _names: tuple[str, ...]
     _labels: pd.Index
-    _read: ReadColumn
+    _read: ReadColumns
     _columns_read: dict[str, pd.Series]
     _all: pd.DataFrame | None
 
@@ -44,7 +47,7 @@ class LazyTable(pd.DataFrame):
         """Return an object that is not a pandas table yet."""
         return object.__new__(cls)
 
-    def __init__(self, names: Sequence[str], index: pd.Index, read: ReadColumn) -> None:
+    def __init__(self, names: Sequence[str], index: pd.Index, read: ReadColumns) -> None:
         # Attributes of a DataFrame are columns, unless they are set past it.
         pandas: Any = pd
         vars(self).update(
@@ -68,11 +71,10 @@ class LazyTable(pd.DataFrame):
     @property
     def _table(self) -> pd.DataFrame:
         """All columns."""
-        table = self._all
-        if table is None:
-            table = pd.DataFrame({name: self[name] for name in self._names}, index=self._labels)
-            vars(self)["_all"] = table
-        return table
+        if self._all is None:
+            vars(self)["_all"] = self[[*self._names]]
+        assert self._all is not None
+        return self._all
 
     def __reduce__(self) -> Any:
         # Other processes get the columns.
@@ -101,20 +103,32 @@ class LazyTable(pd.DataFrame):
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str) and key in self._names:
-            return self._column(key)
+            return self._read_once([key])[key]
         if isinstance(key, list) and set(key) <= set(self._names):
-            return pd.DataFrame({each: self._column(each) for each in key}, index=self._labels)
+            known = self._read_once(key)
+            return pd.DataFrame({each: known[each] for each in key}, index=self._labels)
         if isinstance(key, (pd.Series, np.ndarray)) and key.dtype == bool:
             chosen = np.asarray(key)
-            return self if chosen.all() and len(chosen) else self.at_places(np.flatnonzero(chosen))
+            return self if chosen.all() and len(chosen) else self._at(np.flatnonzero(chosen))
         return self._table[key]
 
-    def _column(self, name: str) -> pd.Series:
-        known = self._columns_read.get(name)
-        if known is None:
-            known = pd.Series(self._read(name), index=self._labels, name=name, copy=False)
-            self._columns_read[name] = known
+    def _read_once(self, names: Sequence[str]) -> Mapping[str, pd.Series]:
+        """Return the columns that are read so far, with some columns among them."""
+        known = self._columns_read
+        if new := [name for name in names if name not in known]:
+            for name, read in self._read(new).items():
+                values = categorical(read) if isinstance(read, StringColumn) else read
+                known[name] = pd.Series(values, index=self._labels, name=name, copy=False)
         return known
+
+    def _at(self, places: np.ndarray) -> LazyTable:
+        """Return the rows at some places."""
+
+        def read(names: Sequence[str]) -> Mapping[str, Any]:
+            known = self._read_once(names)
+            return {name: known[name].array.take(places) for name in names}
+
+        return LazyTable(self._names, self._labels[places], read)
 
     def assign(self, **columns: Any) -> pd.DataFrame:
         """Return the table with further columns."""
@@ -124,15 +138,12 @@ class LazyTable(pd.DataFrame):
             return self._table.assign(**columns)
         added = pd.DataFrame(columns, index=self._labels)
         names = tuple(dict.fromkeys((*self._names, *columns)))
-        return LazyTable(
-            names, self._labels, lambda name: (added if name in added else self)[name].array
-        )
 
-    def at_places(self, places: np.ndarray) -> LazyTable:
-        """Return the rows at some places."""
-        return LazyTable(
-            self._names, self._labels[places], lambda name: self._column(name).array.take(places)
-        )
+        def read(names: Sequence[str]) -> Mapping[str, Any]:
+            known = self._read_once([name for name in names if name not in added])
+            return {name: (added if name in added else known)[name].array for name in names}
+
+        return LazyTable(names, self._labels, read)
 
     @property
     def loc(self) -> Any:  # type: ignore[override] - by labels or a mask
@@ -164,7 +175,7 @@ class _LazyRows:
             places = table.index.get_indexer(labels)
             if len(places) and places.min() < 0:
                 raise KeyError(labels[places < 0][0])
-            chosen = table.at_places(places)
+            chosen = table._at(places)
         else:
             return table._table.loc[key]
         return chosen if columns is None else chosen[columns]
@@ -182,7 +193,7 @@ class _LazyGroups:
 
     def __iter__(self) -> Iterator[tuple[Any, LazyTable]]:
         for key, rows in self._of(()):
-            yield key, self._table.at_places(self._table.index.get_indexer(rows.index))
+            yield key, self._table._at(self._table.index.get_indexer(rows.index))
 
     def __getitem__(self, columns: Any) -> Any:
         return self._of([columns] if isinstance(columns, str) else columns)[columns]

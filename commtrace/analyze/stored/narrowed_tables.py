@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.excerpts.excerpt import FOREVER
-from commtrace.analyze.run.frame import values_of
 from commtrace.analyze.stored.lazy_table import LazyTable
 from commtrace.schema import EVENT_TABLES, TABLES
 from commtrace.tracefile.dataset import Dataset, RowGroup, StoredRows
 from commtrace.tracefile.spool import SMALL_RANK_TABLES
+
+NAMES = {table: tuple([column.name for column in columns]) for table, columns in TABLES.items()}
+"""Names of the columns of each table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +84,13 @@ def narrowed_tables(
         return wanted.may_be_in(group, table, begins[rank])
 
     for name in EVENT_TABLES:
-        stored = dataset.rows(name, chosen, partial(keep, name))
+        stored = StoredRows(dataset, name, chosen, partial(keep, name))
         labels = [
             np.arange(begin, begin + num_rows) + (begins[rank] if name == "comm" else 0)
             for rank, begin, num_rows in stored.stretches()
         ]
         index = pd.Index(np.concatenate([np.empty(0, dtype="int64"), *labels]))
-        tables[name] = lazy_table(name, stored, index)
+        tables[name] = LazyTable(NAMES[name], index, stored.columns)
     return tables
 
 
@@ -102,13 +103,3 @@ def tables_of_some(
         own = tables[name][tables[name]["rank"].isin(ranks)]
         tables[name] = own.reset_index(drop=True)
     return tables
-
-
-def lazy_table(name: str, rows: StoredRows, index: pd.Index) -> LazyTable:
-    """Return stored rows of a table under some labels."""
-    types = {column.name: column.type for column in TABLES[name]}
-    return LazyTable([*types], index, partial(_column, rows, types))
-
-
-def _column(rows: StoredRows, types: Mapping[str, type], name: str) -> Any:
-    return values_of(rows.column(name), types[name])

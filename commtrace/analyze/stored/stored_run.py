@@ -22,9 +22,10 @@ from commtrace.analyze.run.matching import AcrossRanks, Arrays
 from commtrace.analyze.run.parts import Answer, PartedRun, RunPart
 from commtrace.analyze.stored.kept_arrays import kept_arrays
 from commtrace.analyze.stored.kept_files import name_of_contents, temporary_copy
+from commtrace.analyze.stored.lazy_table import LazyTable
 from commtrace.analyze.stored.narrowed_tables import (
+    NAMES,
     Wanted,
-    lazy_table,
     narrowed_tables,
     tables_of_some,
 )
@@ -34,7 +35,7 @@ from commtrace.atomic_write import make_folder
 from commtrace.errors import NotKeptError, OutputError, TraceError
 from commtrace.schema import EVENT_TABLES, TABLES
 from commtrace.settings import DEFAULTS, Settings
-from commtrace.tracefile.dataset import Dataset, open_dataset
+from commtrace.tracefile.dataset import Dataset, StoredRows, open_dataset
 from commtrace.tracefile.run_folder import PREPARED
 from commtrace.workers import JobRunner, in_order
 
@@ -46,7 +47,7 @@ ROWS_OF_PART = 500_000
 _PARTS_OF_WORKERS = 3
 """Number of parts from which on other processes are asked."""
 
-_VERSION = 8
+_VERSION = 9
 """Changes with the meaning of arrays and tables, so that those of former versions are not used."""
 
 
@@ -79,9 +80,8 @@ class StoredPart(RunPart):
     ) -> Frames:
         """Return a part with the given rows, reading only the row groups that have them."""
         assert isinstance(self.parent, StoredRun)
-        return self.parent.narrowed_part(
-            self.number, Wanted(ranks, rows, stretches, self.parent.start_ns)
-        )
+        wanted = Wanted(ranks, rows, stretches, self.parent.start_ns)
+        return self.parent.narrowed_part(self, wanted)
 
 
 class StoredRun(PartedRun):
@@ -142,8 +142,9 @@ class StoredRun(PartedRun):
         """Ranks of each part by rank."""
         parts: list[list[int]] = [[]]
         rows = 0
+        of_tables = [self.dataset.manifest.rows.get(table, {}) for table in EVENT_TABLES]
         for rank in self.dataset.ranks:
-            own = sum(self.dataset.num_rows(table, rank) for table in EVENT_TABLES)
+            own = sum(of_ranks.get(rank, 0) for of_ranks in of_tables)
             if parts[-1] and rows + own > self.rows_of_part:
                 parts.append([])
                 rows = 0
@@ -154,8 +155,8 @@ class StoredRun(PartedRun):
     @cached_property
     def edges(self) -> np.ndarray:
         """Row of table `comm` at which each part by rank begins, and the number of all rows."""
-        num = self.dataset.num_rows
-        of_parts = [sum(num("comm", rank) for rank in ranks) for ranks in self._ranks_of_parts]
+        rows = self.dataset.manifest.rows["comm"]
+        of_parts = [sum(rows[rank] for rank in ranks) for ranks in self._ranks_of_parts]
         return np.append(0, np.cumsum(of_parts))
 
     @property
@@ -183,6 +184,8 @@ class StoredRun(PartedRun):
             fingerprints=tables["fingerprints"],
             host_events=tables["host_events"],
             pipeline_actions=tables["pipeline_actions"],
+            later_waits=tables["later_waits"],
+            syncs=tables["syncs"],
             communicators=tables["communicators"],
             removed_calls=tables["removed_calls"],
             groups=tables["groups"],
@@ -191,21 +194,27 @@ class StoredRun(PartedRun):
             sources=tables["sources"],
         )
 
-    def narrowed_part(self, number: int, wanted: Wanted) -> Excerpt:
-        """Return rows of a part by rank; see `Frames.narrowed`."""
-        ranks, first = self._ranks_of_parts[number], int(self.edges[number])
+    def narrowed_part(self, part: RunPart, wanted: Wanted) -> Excerpt:
+        """Return rows of a part; see `Frames.narrowed`."""
+        ranks, first = self._ranks_of_parts[part.number], int(self.edges[part.number])
         tables = narrowed_tables(self.dataset, self._nothing, ranks, first, wanted)
-        facts = {"run": self.run, "path": self.path, "settings": self.settings, "parent": self}
+        # Values of its calls are taken from the part, and not from all parts of the run.
+        facts = {"run": self.run, "path": self.path, "settings": self.settings, "parent": part}
         return Excerpt(**tables, **facts)
 
     def _tables_of_ranks(self, ranks: Sequence[int], first: int) -> Mapping[str, pd.DataFrame]:
         """Return tables of some ranks, which load their columns lazily."""
-        tables = tables_of_some(self._nothing, ranks)
-        for name in EVENT_TABLES:
-            rows = self.dataset.rows(name, ranks)
-            begin = first if name == "comm" else 0
-            tables[name] = lazy_table(name, rows, pd.RangeIndex(begin, begin + rows.num_rows))
-        return tables
+        stored = {name: StoredRows(self.dataset, name, ranks) for name in EVENT_TABLES}
+        begins = {name: first if name == "comm" else 0 for name in EVENT_TABLES}
+        events = {
+            name: LazyTable(
+                NAMES[name],
+                pd.RangeIndex(begins[name], begins[name] + rows.num_rows),
+                rows.columns,
+            )
+            for name, rows in stored.items()
+        }
+        return tables_of_some(self._nothing, ranks) | events
 
     def of_each_part(self, answer: Answer, compute: Answer) -> Any:
         """Return a table of the whole run, computed once and kept."""
@@ -309,8 +318,16 @@ class StoredRun(PartedRun):
     @cached_property
     def fingerprints(self) -> pd.DataFrame:  # type: ignore[override] - read on demand
         """Table `fingerprints` of all ranks, without the other tables of events."""
-        columns = {"fingerprints": [column.name for column in TABLES["fingerprints"]]}
-        return tables_of(self.dataset.trace(columns=columns))[1]["fingerprints"]
+        return self._alone("fingerprints")
+
+    @cached_property
+    def syncs(self) -> pd.DataFrame:  # type: ignore[override] - read on demand
+        """Table `syncs` of all ranks, without the other tables of events."""
+        return self._alone("syncs")
+
+    def _alone(self, name: str) -> pd.DataFrame:
+        columns = {name: [column.name for column in TABLES[name]]}
+        return tables_of(self.dataset.trace(columns=columns))[1][name]
 
     @cached_property
     def _whole(self) -> Mapping[str, pd.DataFrame]:

@@ -64,7 +64,9 @@ def matched_calls(frames: Frames, call: pd.Series) -> MatchedCalls:
     calls = excerpt(frames, rows)
     number = int(numbers(calls)[label])
     arrived = arrivals(calls)
-    rows = calls.comm.join(arrived.drop(columns=["rank", "id"]))
+    # The wait for peers, not the program's wait for the call.
+    others = calls.comm.drop(columns="wait_ns", errors="ignore")
+    rows = others.join(arrived.drop(columns=["rank", "id"]))
     rows = rows.sort_values(["issue_ns", "rank"])
     issued = rows.loc[rows["issue_ns"] >= 0, "issue_ns"]
     # Both are nan if no time is known, and every comparison with nan is false.

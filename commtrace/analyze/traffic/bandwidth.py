@@ -23,12 +23,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.measures.arrivals import NO_RANK, last_arrivals
+from commtrace.analyze.measures.arrivals import last_arrivals
 from commtrace.analyze.measures.measures import busbw_factors, summed
 from commtrace.analyze.run.analysis import Analysis, addable, typed
 from commtrace.analyze.run.cached_per_run import cached_per_run, of_each_part
 from commtrace.analyze.run.frame import Frames, joined
 from commtrace.analyze.run.matching import (
+    NONE,
     Arrays,
     across_ranks,
     codes_of_texts,
@@ -152,7 +153,8 @@ def timed_calls(frames: Frames) -> pd.DataFrame:
             "after_arrival": after.where(after > 0),
             "payload": payload,
             "bus": payload * busbw_factors(frames),
-        }
+        },
+        copy=False,
     )
 
 
@@ -251,19 +253,19 @@ def _speeds_of_rows(frames: Frames) -> dict[tuple[Any, ...], list[np.ndarray]]:
     time=(0.0, "float64"),
     _row=(0, "int64"),
     is_uneven=(False, "bool"),
-    rank=(NO_RANK, "int64"),
+    rank=(NONE, "int64"),
 )
 def _sums_of_collectives(part: Frames, into: Arrays) -> None:
     """Sums over the calls of each collective with a known time after arrival.
 
-    `rank` is the lowest rank among them; `is_uneven` if they are in several rows of the table.
+    `rank` is the highest rank among them; `is_uneven` if they are in several rows of the table.
     """
     timed = timed_calls(part)
     is_one = (timed["after_arrival"].notna() & (numbers(part) >= 0)).to_numpy()
     at = matches(part).to_numpy()[is_one]
     np.add.at(into["bus"], at, timed["bus"].to_numpy()[is_one])
     np.add.at(into["time"], at, timed["after_arrival"].to_numpy()[is_one])
-    np.minimum.at(into["rank"], at, part.comm["rank"].to_numpy()[is_one])
+    np.maximum.at(into["rank"], at, part.comm["rank"].to_numpy()[is_one])
     number, firsts = numbered_rows(_rows(part))
     rows = zip(*(key.iloc[firsts] for key in _rows(part)), strict=True)
     names = pd.Categorical.from_codes(number, pd.Index([*map(repr, rows)], dtype=object))

@@ -16,12 +16,13 @@ with numbers by value:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from commtrace.analyze.measures.measures import MEASURES, measures, totals
+from commtrace.analyze.measures.measures import MEASURES, measures, summed, totals_of_part
 from commtrace.analyze.run.analysis import Analysis, typed
+from commtrace.analyze.run.cached_per_run import of_each_part
 from commtrace.analyze.run.frame import Frames
 from commtrace.schema import Column
 
@@ -52,7 +53,8 @@ COLUMNS = (
 
 def by_module(frames: Frames) -> pd.DataFrame:
     """Return a row per module in which communication happens, in the tree's order."""
-    own = totals(frames, ["module"])
+    sums, classes_of_parts = zip(*frames.by_ranks(_of_part), strict=True)
+    own = summed(sums)
     if own.empty:
         return typed(own, COLUMNS)
     own.index = own.index.astype(object)
@@ -67,7 +69,7 @@ def by_module(frames: Frames) -> pd.DataFrame:
         values = own_measures[name]
         # A module without own calls has sums of 0; those of calls with unknown values are unknown.
         table[f"own_{name}"] = values.where(makes_calls, 0.0) if name in _SUMS else values
-    classes = _classes(frames)
+    classes = _classes(classes_of_parts)
     table.insert(0, "module", paths)
     table.insert(1, "name", [path.rpartition(".")[2] for path in paths])
     table.insert(2, "depth", [len(parts(path)) for path in paths])
@@ -120,22 +122,23 @@ def _pieces(name: str) -> Iterable[str]:
     return filter(None, re.split(r"([0-9]+)", name))
 
 
-def _classes(frames: Frames) -> dict[str, str]:
+def _of_part(part: Frames) -> tuple[pd.DataFrame, pd.DataFrame]:
+    return totals_of_part(part, ("module",)), _classes_of_part(part)
+
+
+def _classes(parts: Sequence[pd.DataFrame]) -> dict[str, str]:
     """Return the class name of each module, where a call or an operator recorded it."""
-    parts = frames.by_ranks(_classes_of_part)
-    return {
-        module: name
-        for of_table in zip(*parts, strict=True)  # operators first, since calls take precedence
-        for classes in of_table
-        for module, name in classes.items()
-    }
+    # Operators first, since calls take precedence.
+    named = pd.concat(parts).sort_values("is_of_call", kind="stable")
+    return dict(zip(named["module"], named["module_class"], strict=True))
 
 
-def _classes_of_part(part: Frames) -> list[dict[str, str]]:
-    """Return the class names that operators recorded, and those that calls did."""
-    found = []
-    for table in (part.ops, part.comm):
-        named = table[["module", "module_class"]].drop_duplicates()
-        pairs = zip(named["module"], named["module_class"], strict=True)
-        found.append({module: name for module, name in pairs if name})
-    return found
+@of_each_part
+def _classes_of_part(part: Frames) -> pd.DataFrame:
+    """Return the class names that operators and calls recorded, by `module`."""
+    tables = [
+        table[["module", "module_class"]].drop_duplicates().assign(is_of_call=is_of_call)
+        for table, is_of_call in ((part.ops, False), (part.comm, True))
+    ]
+    named = pd.concat(tables, ignore_index=True).astype({"module": object, "module_class": object})
+    return named[named["module_class"] != ""]

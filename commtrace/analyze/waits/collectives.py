@@ -60,7 +60,7 @@ def member_calls(frames: Frames) -> pd.DataFrame:
         "wait_ns": arrived["wait_ns"],
         "transfer_ns": arrived["transfer_ns"],
     }
-    return pd.DataFrame(calls)[is_member(frames)]
+    return pd.DataFrame(calls, copy=False)[is_member(frames)]
 
 
 @cached_per_run
@@ -76,8 +76,7 @@ def is_straggler(frames: Frames) -> pd.Series:
         & (rank == frames.comm["root"][own])
         & (met["earliest"] < met["of_root"])
     )
-    has_root = met["of_root"] + frames.start_ns >= 0
-    has_waited = has_root & (met["of_root"] < met["latest"])
+    has_waited = (met["of_root"] >= 0) & (met["of_root"] < met["latest"])
     is_late |= kind.isin(ROOT_NEEDS_EVERYONE) & is_last & has_waited
     return is_late.reindex(frames.comm.index, fill_value=False)
 

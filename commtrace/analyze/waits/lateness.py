@@ -19,7 +19,7 @@ from commtrace.analyze.run.cached_per_run import of_each_part, of_run
 from commtrace.analyze.run.frame import Frames, joined
 from commtrace.analyze.run.matching import group_numbers, matches, numbers
 from commtrace.analyze.waits.collectives import NOBODY, collectives, member_calls, waits_in_all
-from commtrace.analyze.waits.time_before import LONE, PARTS, begin_of, uses_before
+from commtrace.analyze.waits.time_before import LONE, PARTS, preceding, uses_before
 from commtrace.schema import Column
 from commtrace.units import text_of_duration
 
@@ -106,9 +106,9 @@ def lateness(frames: Frames) -> pd.DataFrame:
     calls = joined(frames.by_ranks(_members_of, chosen))
     late = calls.loc[calls["is_late"], "collective"]
     late = pd.Series(late.index, index=late)
-    begin = begin_of(frames, calls)
-    calls, begin = calls[begin.notna()], begin[begin.notna()]
-    uses = uses_before(frames, calls, begin).assign(begin=begin, issue=calls["issue"])
+    uses = uses_before(frames, calls)
+    calls = calls.loc[uses.index]
+    uses = uses.assign(issue=calls["issue"])
     incomparable = _incomparable(uses["clock"], calls["collective"])
     is_compared = ~calls["collective"].isin(incomparable.index)
     calls, uses = calls[is_compared], uses[is_compared]
@@ -159,13 +159,13 @@ def _most_skewed(parts: list[pd.DataFrame]) -> pd.DataFrame:
 def _members_of(frames: Frames, chosen: pd.DataFrame) -> pd.DataFrame:
     """Return the calls of collectives of `_most_skewed`, with `collective`, their numbers there.
 
-    Other columns are `group` and `number` as in `member_calls`, `rank`, `issue`, and `is_late`, a
-    mask of the calls of stragglers.
+    Other columns are `group` and `number` as in `member_calls`, `rank`, `issue`, the columns of
+    `preceding`, and `is_late`, a mask of the calls of stragglers.
     """
     place = pd.Index(chosen["collective"]).get_indexer(pd.Index(matches(frames)))
     rows = frames.comm.index[place >= 0]
     comm = frames.comm.loc[rows, ["rank", "issue_ns"]]
-    return pd.DataFrame(
+    calls = pd.DataFrame(
         {
             "group": group_numbers(frames)[rows],
             "number": numbers(frames)[rows],
@@ -176,6 +176,7 @@ def _members_of(frames: Frames, chosen: pd.DataFrame) -> pd.DataFrame:
         },
         index=rows,
     )
+    return calls.join(preceding(frames, calls))
 
 
 def _incomparable(clock: pd.Series, collective: pd.Series) -> pd.Series:

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.measures.arrivals import arrivals
-from commtrace.analyze.run.analysis import Analysis, typed
+from commtrace.analyze.run.analysis import Analysis, addable, typed
 from commtrace.analyze.run.frame import Frames
-from commtrace.analyze.run.known import NOT_KNOWN, known_sums
+from commtrace.analyze.run.known import NOT_KNOWN
+from commtrace.analyze.run.sums import sums_by
 from commtrace.analyze.waits.wait_states import STATES
 from commtrace.schema import Column
 
@@ -47,22 +48,25 @@ def _of_ranks(frames: Frames) -> pd.DataFrame:
     states = [*dict.fromkeys([*STATES.values(), OTHER])]
     kind = comm["kind"].cat
     orders = [states.index(STATES.get(each, OTHER)) for each in kind.categories]
-    calls = pd.DataFrame(
+    order = pd.Series(np.asarray(orders, "int64")[kind.codes], comm.index, name="order")
+    times = {
+        "wait_ns": arrived["wait_ns"],
+        "transfer_ns": arrived["transfer_ns"],
+        "unknown_ns": comm["blocked_ns"].mask(known, 0),
+    }
+    table = sums_by(
         {
-            "rank": comm["rank"],
-            "order": np.asarray(orders)[kind.codes],
-            "num_calls": 1,
+            "num_calls": np.ones(len(comm), "int64"),
             "num_waits": (arrived["wait_ns"] > 0).astype("int64"),
             "num_untimed": (comm["blocked_ns"] < 0).astype("int64"),
-        }
+            **{name: addable(each.clip(lower=0)) for name, each in times.items()},
+            **{f"known {name}": (each >= 0).astype("int64") for name, each in times.items()},
+        },
+        [comm["rank"], order],
     )
-    by = ["rank", "order"]
-    table = calls.groupby(by).sum()
-    keys = [calls[name] for name in by]
-    for name in ("wait_ns", "transfer_ns"):
-        table[name] = known_sums(arrived[name], keys)
+    for name in times:
+        table[name] = table[name].where(table[f"known {name}"] > 0, NOT_KNOWN)
     table["num_waits"] = table["num_waits"].where(table["wait_ns"] >= 0, NOT_KNOWN)
-    table["unknown_ns"] = known_sums(comm["blocked_ns"].mask(known, 0), keys)
     table["state"] = [states[order] for order in table.index.get_level_values("order")]
     return table
 

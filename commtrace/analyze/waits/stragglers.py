@@ -165,7 +165,7 @@ def _delayed(frames: Frames) -> pd.DataFrame:
             "number": numbers(frames)[rows],
             "match": every[rows],
             "delay_ns": delays["delay_ns"],
-            "wait_ns": delays["wait_ns"],
+            "wait_ns": delays["wait_ns"].astype("float64"),
             "others_work_ns": delays["work_ns"] / delays["num_work"].replace(0, np.nan),
             **comm.loc[rows, OF_LATE_CALL],
             "mesh_axis": mesh_axes(frames, comm.loc[rows, "group"]).astype("category"),

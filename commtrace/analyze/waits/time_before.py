@@ -24,8 +24,7 @@ On the host:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -46,8 +45,6 @@ from commtrace.analyze.run.matching import (
 )
 from commtrace.analyze.waits.collectives import is_member
 from commtrace.schema import COMMUNICATION, MEMCPY, MEMSET
-
-T = TypeVar("T", pd.Series, pd.DataFrame)
 
 DEVICE_USES = ("compute", "copies", "communication", "idle_before", "idle_after", "idle")
 HOST_USES = ("no_core", "blocked", "maybe_blocked", "work")
@@ -79,38 +76,6 @@ def previous_end(frames: Frames) -> pd.Series:
     before = times.groupby("rank")["end"].cummax().groupby(times["rank"]).shift(1)
     known = [before.reindex(comm.index).astype("float64"), resumed(frames)]
     return pd.concat(known, axis="columns").max(axis="columns")
-
-
-def begin_of(frames: Frames, calls: pd.DataFrame) -> pd.Series:
-    """Return when the time before each of some `member_calls` begins; nan if it is unknown.
-
-    It is in ns since the start of the run, and known for all members of a collective or for none.
-    """
-    before = _of_parts(frames, calls, _preceding)
-    in_common = before["number"].groupby(calls["collective"]).transform("min")
-    is_by_all = before["number"].notna().groupby(calls["collective"]).transform("all")
-    in_common = in_common.where(is_by_all & (in_common < calls["number"]), -1).astype("int64")
-    begin = _of_parts(frames, calls.assign(in_common=in_common), _end_in_common)
-    begin = begin.clip(lower=before["resumed"].fillna(-np.inf))
-    alone = before["end"]
-    start = frames.ranks.drop_duplicates("rank").set_index("rank")["start_ns"]
-    recorded = calls["rank"].map(start[start >= 0]) - frames.start_ns
-    for known in (alone, recorded.astype("float64")):
-        is_known = known.notna().groupby(calls["collective"]).transform("all")
-        begin = begin.fillna(known.where(is_known))
-    return begin.clip(upper=calls["issue"].astype("float64"))
-
-
-def _of_parts(
-    frames: Frames, calls: pd.DataFrame, function: Callable[[Frames, pd.DataFrame], T]
-) -> T:
-    """Return a row for each of some calls, computed by the part that has all calls of its rank."""
-    found: Any = pd.concat(frames.by_ranks(_of_own, calls, function))
-    return found.reindex(calls.index)
-
-
-def _of_own(part: Frames, calls: pd.DataFrame, function: Callable[[Frames, pd.DataFrame], T]) -> T:
-    return function(part, calls[calls.index.isin(part.comm.index)])
 
 
 @across_ranks(has_failed=(False, "bool"))
@@ -145,16 +110,17 @@ def _joining_calls(frames: Frames) -> pd.DataFrame:
     )
 
 
-def _preceding(frames: Frames, calls: pd.DataFrame) -> pd.DataFrame:
-    """Return the number of the last collective that the rank has completed before each call.
+def preceding(part: Frames, calls: pd.DataFrame) -> pd.DataFrame:
+    """Return times before some `member_calls` of a part, and the number of a collective there.
 
-    It belongs to the call's group and joins all members. Also return `end` and `resumed` as of
+    `joined` is the number of the last collective that the rank has completed before the call, of
+    the call's group, that joins all members; nan if there is none. `end` and `resumed` are as of
     `previous_end` and `resumed`.
     """
-    known = _joining_calls(frames)
+    known = _joining_calls(part)
     # A call does not precede itself, even if it takes no time.
     ended = known.assign(end=np.maximum(known["end"], known["issue"] + 1))
-    key = _of_groups(frames, calls["rank"], calls["group"])
+    key = _of_groups(part, calls["rank"], calls["group"])
     found = pd.merge_asof(
         calls[["issue"]].assign(key=key, row=calls.index).sort_values("issue"),
         ended[["key", "end", "number"]].sort_values("end"),
@@ -164,9 +130,9 @@ def _preceding(frames: Frames, calls: pd.DataFrame) -> pd.DataFrame:
     )
     return pd.DataFrame(
         {
-            "number": found.set_index("row")["number"].reindex(calls.index),
-            "end": previous_end(frames).reindex(calls.index),
-            "resumed": resumed(frames).reindex(calls.index),
+            "joined": found.set_index("row")["number"].reindex(calls.index),
+            "end": previous_end(part).reindex(calls.index),
+            "resumed": resumed(part).reindex(calls.index),
         }
     )
 
@@ -185,17 +151,46 @@ def _of_groups(frames: Frames, rank: pd.Series, group: pd.Series) -> pd.Series:
     return rank.astype("int64") * (len(frames.groups) + 1) + group
 
 
-def uses_before(frames: Frames, calls: pd.DataFrame, begin: pd.Series) -> pd.DataFrame:
-    """Return the time before some `member_calls` by use and part, in ns, and `clock`.
+def uses_before(frames: Frames, calls: pd.DataFrame) -> pd.DataFrame:
+    """Return the time before some `member_calls` by use and part, in ns, with `clock` and `begin`.
+
+    The time begins at `begin`, in ns since the start of the run. It is known for all members of a
+    collective or for none, whose calls are left out.
 
     Args:
         frames: The run.
-        calls: The calls.
-        begin: When the time before each call begins, as of `begin_of`, known for all of them.
+        calls: The calls, with the columns of `preceding`.
     """
-    windows = calls.assign(begin=begin.astype("int64"))
-    uses = _of_parts(frames, windows, _uses)
-    return uses.astype(dict.fromkeys(uses.columns.drop("clock"), "int64"))
+    collective = calls["collective"]
+    joined = calls["joined"].groupby(collective).transform("min")
+    is_by_all = calls["joined"].notna().groupby(collective).transform("all")
+    windows = calls[["rank", "group", "issue", "resumed"]].assign(
+        in_common=joined.where(is_by_all & (joined < calls["number"]), -1).astype("int64"),
+        otherwise=_begin_of_recording(frames, calls),
+    )
+    found = pd.concat(frames.by_ranks(_of_own, windows))
+    found = found.reindex(calls.index[calls.index.isin(found.index)])
+    return found.astype(dict.fromkeys(found.columns.drop("clock"), "int64"))
+
+
+def _begin_of_recording(frames: Frames, calls: pd.DataFrame) -> pd.Series:
+    """Return the begin of the time before calls without a collective in common; nan if unknown."""
+    start = frames.ranks.drop_duplicates("rank").set_index("rank")["start_ns"]
+    recorded = calls["rank"].map(start[start >= 0]) - frames.start_ns
+    begin = pd.Series(np.nan, calls.index)
+    for known in (calls["end"], recorded.astype("float64")):
+        is_known = known.notna().groupby(calls["collective"]).transform("all")
+        begin = begin.fillna(known.where(is_known))
+    return begin
+
+
+def _of_own(part: Frames, windows: pd.DataFrame) -> pd.DataFrame:
+    """Return the uses of time before the calls that a part has."""
+    own = windows[windows.index.isin(part.comm.index)]
+    begin = _end_in_common(part, own).clip(lower=own["resumed"].fillna(-np.inf))
+    begin = begin.fillna(own["otherwise"]).clip(upper=own["issue"].astype("float64"))
+    begin = begin[begin.notna()].astype("int64")
+    return _uses(part, own.loc[begin.index].assign(begin=begin)).assign(begin=begin)
 
 
 def _uses(frames: Frames, calls: pd.DataFrame) -> pd.DataFrame:

@@ -19,7 +19,8 @@ import pandas as pd
 from commtrace.analyze.measures.arrivals import arrivals
 from commtrace.analyze.measures.measures import recorded_ns
 from commtrace.analyze.run.analysis import Analysis, addable, typed
-from commtrace.analyze.run.frame import Frames, texts_of
+from commtrace.analyze.run.cached_per_run import of_each_part
+from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import mesh_axes
 from commtrace.analyze.waits.stragglers import stands_out
 from commtrace.collective_table import EVERY_RANK, EVERY_RANK_AT_ROOT, ROOT, needing
@@ -67,47 +68,46 @@ _SUMS = ["num_calls", "num_waits", "wait_ns", "transfer_ns"]
 
 def wait_states(frames: Frames) -> pd.DataFrame:
     """Return a row per state, kind and mesh axis, the longest wait first."""
-    of_parts, caused_by = zip(*frames.by_ranks(_waits), strict=True)
-    rows = pd.concat(of_parts)
-    table = rows[_SUMS].apply(addable).groupby(_BY).sum()
+    rows = pd.concat(frames.by_ranks(_waits)).astype({"kind": object, "mesh_axis": object})
+    rows = rows.assign(
+        state=rows["kind"].map(STATES), **{name: addable(rows[name]) for name in _SUMS}
+    )
+    table = rows.groupby(_BY)[_SUMS].sum()
     table["max_wait_ns"] = rows.groupby(_BY)["max_wait_ns"].max()
     table["share"] = table["wait_ns"] / (recorded_ns(frames).sum() or float("nan"))
-    caused = addable(pd.concat(caused_by)).groupby([*_BY, "last"]).sum().reset_index("last")
-    worst = caused.sort_values(["wait", "last"], ascending=[False, True]).groupby(_BY).first()
-    share = worst["wait"].reindex(table.index) / table["wait_ns"]
+    caused = rows[rows["wait_ns"] > 0].groupby([*_BY, "last"])["wait_ns"].sum().reset_index("last")
+    worst = caused.sort_values(["wait_ns", "last"], ascending=[False, True]).groupby(_BY).first()
+    share = worst["wait_ns"].reindex(table.index) / table["wait_ns"]
     worst = worst.reindex(table.index).where(stands_out(share, frames.num_ranks))
     table["worst_rank"] = worst["last"].fillna(-1)
-    table["worst_wait_ns"] = worst["wait"].fillna(0)
+    table["worst_wait_ns"] = worst["wait_ns"].fillna(0)
     ordered = table.reset_index().sort_values(["wait_ns", *_BY], ascending=[False] + [True] * 3)
     return typed(ordered, COLUMNS)
 
 
-def _waits(frames: Frames) -> tuple[pd.DataFrame, pd.Series]:
-    """Return sums by state, kind and axis, and the wait by these and the rank waited for."""
+@of_each_part
+def _waits(frames: Frames) -> pd.DataFrame:
+    """Return the sums of calls with a known wait by kind, axis and the rank waited for."""
     comm, arrived = frames.comm, arrivals(frames)
     calls = pd.DataFrame(
         {
-            "state": texts_of(comm["kind"], lambda kind: STATES.get(kind, "")),
             "kind": comm["kind"],
             "mesh_axis": mesh_axes(frames, comm["group"]),
+            "last": arrived["last_rank"],
             "wait": addable(arrived["wait_ns"]),
             "transfer": addable(arrived["transfer_ns"]),
-            "last": arrived["last_rank"],
+            "waited": arrived["wait_ns"] > 0,
         }
-    )[arrived["wait_ns"] >= 0]
-    calls = calls[calls["state"] != ""]
-    sums = (
-        calls.assign(waited=calls["wait"] > 0)
-        .groupby(_BY, observed=True)
-        .agg(
-            num_calls=("wait", "size"),
-            num_waits=("waited", "sum"),
-            wait_ns=("wait", "sum"),
-            transfer_ns=("transfer", "sum"),
-            max_wait_ns=("wait", "max"),
-        )
     )
-    return sums, calls[calls["wait"] > 0].groupby([*_BY, "last"], observed=True)["wait"].sum()
+    is_chosen = (arrived["wait_ns"] >= 0) & comm["kind"].isin(STATES)
+    by = calls[is_chosen].groupby(["kind", "mesh_axis", "last"], observed=True)
+    return by.agg(
+        num_calls=("wait", "size"),
+        num_waits=("waited", "sum"),
+        wait_ns=("wait", "sum"),
+        transfer_ns=("transfer", "sum"),
+        max_wait_ns=("wait", "max"),
+    ).reset_index()
 
 
 WAIT_STATES = Analysis(

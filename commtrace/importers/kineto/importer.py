@@ -40,14 +40,17 @@ def read_profiles(documents: Sequence[Document]) -> Imported:
 
 
 class Unlocated(NamedTuple):
-    """Reasons why calls have no source lines and no modules."""
+    """Reasons why calls have no source lines and no modules, and waits no streams."""
 
     frames: str
     modules: str
+    streams: str
 
 
 _NO_FRAMES = Unlocated(
-    "source lines (with_stack was off)", "modules (with_stack or with_modules was off)"
+    "source lines (with_stack was off)",
+    "modules (with_stack or with_modules was off)",
+    "enable_cuda_sync_events was off",
 )
 
 
@@ -169,6 +172,12 @@ def _lacks(
         lacks.append(unlocated.modules)
     if inferred:
         lacks.append(f"the ranks of group {', '.join(inferred)}: inferred from the calls on it")
+    num_waits = sum(found.num_waits for found in files)
+    if num_unplaced := sum(found.num_unplaced for found in files):
+        reason = f"(for instance because {unlocated.streams})"
+        lacks.append(
+            f"streams and kernels of waits for devices {reason}: {num_unplaced} of {num_waits}"
+        )
     if num_invalid := sum(found.num_invalid for found in files):
         lacks.append(f"{num_invalid} events with invalid times, which are omitted")
     return lacks + [f"{text}: {count} of {len(calls)}" for text, count in counts.items() if count]

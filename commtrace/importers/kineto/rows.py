@@ -18,13 +18,14 @@ from typing import Any
 
 from commtrace.device_kernels import Kernel, device_type
 from commtrace.errors import InvalidTraceError
-from commtrace.event import CommEvent, KernelRow, OpEvent, StepRow
+from commtrace.event import CommEvent, OpEvent, StepRow, SyncRow
 from commtrace.importers.input_files import Document
 from commtrace.importers.intervals import NOTHING, Intervals
 from commtrace.importers.kineto import arguments
 from commtrace.importers.kineto.calls import HostCall, calls_of
 from commtrace.importers.kineto.events import Events
-from commtrace.importers.kineto.issued_work import Joined, give_work, with_kernels
+from commtrace.importers.kineto.issued_work import give_work, with_kernels
+from commtrace.importers.kineto.kernel_rows import kernel_rows, works_of
 from commtrace.importers.kineto.spans import (
     CommunicationWork,
     Gathered,
@@ -32,8 +33,9 @@ from commtrace.importers.kineto.spans import (
     gather,
     require_profile,
 )
+from commtrace.importers.kineto.sync_rows import Syncs
 from commtrace.importers.rank_record import RankRecord, group_row, members_of
-from commtrace.schema import COMPUTE, MAX_RANKS, STREAM
+from commtrace.schema import COMPUTE, EVENT_RECORD, MAX_RANKS, STREAM
 from commtrace.torch_names import NOT_KNOWN, TRANSFERS, dtype_of, payload_of, wire_of
 from commtrace.tracefile.reading import is_int
 from commtrace.tracefile.trace import table_of
@@ -48,12 +50,16 @@ class Found:
         matched: Number of kernels by the way in which their calls were found.
         num_invalid: Number of events with invalid times.
         has_modules: True if calls or operators are located in modules.
+        num_waits: Number of waits for streams, events and devices.
+        num_unplaced: Number of those whose device is unknown.
     """
 
     stated_rank: int
     matched: Counter[str]
     num_invalid: int
     has_modules: bool
+    num_waits: int
+    num_unplaced: int
 
 
 _GROUP_NAME = "Process Group Name"
@@ -141,9 +147,20 @@ class Profile:
                 computing.setdefault(work.device, []).append((work.start, work.end))
         busy = {device: Intervals(intervals) for device, intervals in computing.items()}
         record.comm = [self._row(record, number, call, busy) for number, call in enumerate(calls)]
-        record.kernels = table_of("kernels", self._kernel_rows(rank, joined), record.strings)
-        has_modules = any(row.module for rows in (ops, record.comm) for row in rows)
-        return record, Found(self.rank, joined.ways, found.num_invalid, has_modules)
+        works = works_of(found)
+        kernels = kernel_rows(rank, found, works, joined, shown.ops, epoch, self._device_name)
+        record.kernels = table_of("kernels", kernels, record.strings)
+        syncs = self._sync_rows(rank, works)
+        record.syncs = table_of("syncs", syncs, record.strings)
+        waits = [row for row in syncs if row.kind != EVENT_RECORD]
+        return record, Found(
+            self.rank,
+            joined.ways,
+            found.num_invalid,
+            any(row.module for rows in (ops, record.comm) for row in rows),
+            len(waits),
+            sum(not row.device for row in waits),
+        )
 
     def _instant(self, ns: int) -> int:
         return ns + self._epoch if self._has_times else NOT_KNOWN
@@ -260,42 +277,31 @@ class Profile:
 
     def _device_facts(self, work: CommunicationWork) -> dict[str, Any]:
         return {
-            "device": self._device_name(work),
+            "device": self._device_name(work.device),
             "stream": work.stream,
             "algorithm": work.kernel.algorithm,
             "protocol": work.kernel.protocol,
             "channels": arguments.channels_of(work),
         }
 
-    def _device_name(self, work: Work) -> str:
-        return f"{self._device}:{work.device}" if work.device >= 0 else ""
+    def _device_name(self, device: int) -> str:
+        return f"{self._device}:{device}" if device >= 0 else ""
 
-    def _kernel_rows(self, rank: int, joined: Joined) -> list[Any]:
-        found, epoch = self._found, self._epoch
-        numbers = {id(call): number for number, call in enumerate(joined.calls)}
-        call_ids = {
-            id(work): numbers[id(call)]
-            for work, call in zip(found.kernels, joined.of_kernels, strict=True)
-        }
-        rows = []
-        every = sorted([*found.kernels, *found.other_work], key=lambda work: work.start)
-        for number, work in enumerate(every):
-            launch = found.launches.get(work.correlation)
-            rows.append(
-                KernelRow(
-                    rank=rank,
-                    id=number,
-                    category=work.category,
-                    name=work.name,
-                    device=self._device_name(work),
-                    stream=work.stream,
-                    start_ns=work.start + epoch,
-                    duration_ns=work.end - work.start,
-                    launch_ns=launch[1] + epoch if launch is not None else NOT_KNOWN,
-                    call_id=call_ids.get(id(work), NOT_KNOWN),
-                )
+    def _sync_rows(self, rank: int, works: Sequence[Work]) -> list[Any]:
+        return [
+            SyncRow(
+                rank=rank,
+                id=number,
+                kind=sync.kind,
+                at_ns=sync.start + self._epoch,
+                duration_ns=sync.end - sync.start,
+                thread=sync.thread,
+                device=self._device_name(sync.device),
+                stream=sync.stream,
+                kernel_id=sync.kernel,
             )
-        return rows
+            for number, sync in enumerate(Syncs(self._found, works).rows())
+        ]
 
     def _times(self, call: HostCall, busy: Mapping[int, Intervals]) -> dict[str, int]:
         epoch = self._epoch

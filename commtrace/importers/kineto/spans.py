@@ -25,6 +25,12 @@ from typing import Any
 from commtrace.collective_table import KINDS
 from commtrace.device_kernels import DEVICES, UNKNOWN, Kernel, is_check
 from commtrace.errors import NotATraceError
+from commtrace.importers.kineto.sync_calls import (
+    RECORD_KINDS,
+    SyncCall,
+    SyncRecord,
+    sync_kind,
+)
 from commtrace.schema import COMMUNICATION, COMPUTE, MEMCPY, MEMSET
 from commtrace.torch_names import COALESCED, NOT_KNOWN, is_library, kind_of
 from commtrace.tracefile.reading import is_int
@@ -79,6 +85,11 @@ class Gathered:
     """Kernels that do not communicate, and copies."""
     launches: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Thread and time of the launch of each kernel or copy, by correlation."""
+    sync_calls: list[SyncCall] = field(default_factory=list)
+    """Calls that record events or wait, and copies."""
+    sync_records: list[SyncRecord] = field(default_factory=list)
+    event_streams: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Device and stream in which a call recorded an event, by correlation; -1 if contradictory."""
     steps: dict[int, tuple[int, int]] = field(default_factory=dict)
     pids: set[int] = field(default_factory=set)
     start: int = 0
@@ -310,7 +321,47 @@ def _of_runtime(found: Gathered, event: EventFields, name: str, start: int, end:
     correlation = _correlation(event.get("args") or _NO_ARGS)
     if correlation >= 0:
         found.launches[correlation] = _index(event.get("tid")), start
-        found.launchers |= {str(event.get("cat")).lower(), name}
+        found.launchers.add(str(event.get("cat")).lower())
+        found.launchers.add(name)
+    if kind := sync_kind(name):
+        thread = _index(event.get("tid"))
+        found.sync_calls.append(SyncCall(kind, start, end, thread, correlation))
+
+
+def _of_sync(found: Gathered, event: EventFields, name: str, start: int, end: int) -> None:
+    kind = RECORD_KINDS.get(name)
+    if kind is None:
+        return
+    args = event.get("args") or _NO_ARGS
+    device, of_stream = _index(args.get("device")), _stream(args.get("wait_on_stream"))
+    recorded = args.get("wait_on_cuda_event_record_corr_id")
+    recorded = recorded if is_int(recorded) and 0 < recorded < _FAR_NS else NOT_KNOWN
+    if recorded >= 0 and of_stream >= 0:
+        _recorded_in(found, recorded, (device, of_stream))
+    stream = _stream(args.get("stream"))
+    record = SyncRecord(kind, start, end, _correlation(args), device, stream, of_stream, recorded)
+    found.sync_records.append(record)
+
+
+def _of_event(found: Gathered, event: EventFields, name: str, start: int, end: int) -> None:
+    args = event.get("args") or _NO_ARGS
+    correlation, stream = _correlation(args), _stream(args.get("stream"))
+    if correlation >= 0 and stream >= 0:
+        _recorded_in(found, correlation, (_index(args.get("device")), stream))
+
+
+def _recorded_in(found: Gathered, correlation: int, place: tuple[int, int]) -> None:
+    if found.event_streams.setdefault(correlation, place) != place:
+        found.event_streams[correlation] = NOT_KNOWN, NOT_KNOWN
+
+
+def _stream(value: Any) -> int:
+    """Return a stream; -1 for none, of which CUPTI has all bits set."""
+    stream = _index(value)
+    return stream if stream != _NO_STREAM else NOT_KNOWN
+
+
+_NO_STREAM = (1 << 32) - 1
 
 
 _HANDLERS: dict[str, Callable[[Gathered, EventFields, str, int, int], None]] = {
@@ -321,6 +372,8 @@ _HANDLERS: dict[str, Callable[[Gathered, EventFields, str, int, int], None]] = {
     **dict.fromkeys(("gpu_memcpy", "memcpy"), partial(_of_memory, MEMCPY)),
     **dict.fromkeys(("gpu_memset", "memset"), partial(_of_memory, MEMSET)),
     "runtime": _of_runtime,
+    "cuda_sync": _of_sync,
+    "cuda_event": _of_event,
 }
 
 

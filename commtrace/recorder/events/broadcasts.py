@@ -10,10 +10,12 @@ they stay in order and contiguous; other operators pay nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.marks import Mark
 from commtrace.torch_internals.tensors import address_of
 
 _MAX_COPIES = 4096
@@ -23,7 +25,7 @@ class BroadcastContents:
     """Storages with the contents of a broadcast, and which of its elements come first in each.
 
     Args:
-        written: last writes into storages, of `DataTimes`: the end of an operator, or a call.
+        written: last writes into storages, of `DataTimes`.
 
     Attributes:
         contents: by storage, its last write then, the broadcast, and its first element; while it is
@@ -32,9 +34,9 @@ class BroadcastContents:
 
     __slots__ = ("_written", "contents")
 
-    def __init__(self, written: Mapping[int, int | Call]) -> None:
+    def __init__(self, written: Mapping[int, Mark]) -> None:
         self._written = written
-        self.contents: dict[int, tuple[int | Call, Call, int]] = {}
+        self.contents: dict[int, tuple[Mark, Call, int]] = {}
 
     def sent(self, call: Call, tensors: Sequence[torch.Tensor]) -> int:
         """Note a broadcast that is about to be made.
@@ -56,9 +58,9 @@ class BroadcastContents:
         return earlier.complete_ns if is_all else -1
 
     def moved(
-        self, given: Sequence[torch.Tensor], results: Sequence[torch.Tensor], end_ns: int
+        self, given: Sequence[torch.Tensor], results: Sequence[torch.Tensor], mark: Mark
     ) -> None:
-        """Note an operator that moves elements, whose writes have been noted as of `end_ns`."""
+        """Note an operator that moves elements, whose writes have been noted as `mark`."""
         if not given or len(results) != 1 or (found := self._place_of(given[0])) is None:
             return
         call, begin = found
@@ -70,16 +72,30 @@ class BroadcastContents:
         (result,) = results
         is_all = result.untyped_storage().nbytes() == (end - begin) * result.itemsize
         if is_all and result.is_contiguous() and (len(given) == 1 or result.dim() == 1):
-            self.contents[address_of(result)] = end_ns, call, begin
+            self.contents[address_of(result)] = mark, call, begin
 
     def _place_of(self, tensor: torch.Tensor) -> tuple[Call, int] | None:
         """Return the broadcast of a tensor's contents, and which of its elements comes first."""
         address = address_of(tensor)
         mark, call, first = self.contents.get(address, (None, None, 0))
-        if call is None or self._written.get(address) != mark or not tensor.is_contiguous():
+        if call is None or self._written.get(address) is not mark or not tensor.is_contiguous():
             return None
         return call, first + int(tensor.storage_offset())
 
     def forget(self) -> None:
         """Drop all contents."""
         self.contents.clear()
+
+
+def is_onto_itself(args: Sequence[Any]) -> bool:
+    """Return whether an operator that overwrites its first argument copies it from itself."""
+    target, source = args[:2] if len(args) > 1 else (None, None)
+    return (
+        isinstance(target, torch.Tensor)
+        and isinstance(source, torch.Tensor)
+        and target.dtype is source.dtype
+        and (address := address_of(target)) >= 0
+        and address == address_of(source)
+        and target.storage_offset() == source.storage_offset()
+        and (target.shape, target.stride()) == (source.shape, source.stride())
+    )

@@ -20,8 +20,10 @@ from typing import Any, Protocol
 from commtrace.event import CommEvent, StepRow
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.call_row import numbers_of, row_of, site_of
 from commtrace.recorder.events.call_sites import CallSites
 from commtrace.recorder.events.host_event import HostEvent
+from commtrace.recorder.events.later_wait import LaterWait
 from commtrace.recorder.events.numbering import Numbering
 from commtrace.recorder.events.observed_value import ObservedValue, rows_of_values
 from commtrace.recorder.events.operator_sites import KIND, SPAN_FIELDS, OperatorSites
@@ -44,7 +46,7 @@ _POLL_S = 0.001
 _MAX_OPS_PER_CALL = 10
 _SPAN_WIDTH = len(NUMBERS["ops"])
 _CALL_SITE_COLUMNS = [column for column, each in enumerate(TABLES["comm"]) if each in SITES["comm"]]
-_MAX_HOST_EVENTS = 20_000
+_MAX_HOST_EVENTS = _MAX_LATER_WAITS = 20_000
 NO_STEP = -1
 
 
@@ -121,6 +123,7 @@ class Buffer:
         self._most_values = self._most_ops
         self._host_events = SmallTable(_MAX_HOST_EVENTS)
         self._actions = SmallTable(MAX_ACTIONS)
+        self._later_waits = SmallTable(_MAX_LATER_WAITS)
         self.rows_ns = now()
         self._steps: deque[Any] = deque()
         self._sources = Sources()
@@ -159,6 +162,12 @@ class Buffer:
     def add_action(self, action: PipelineAction) -> None:
         """Keep a computation of a pipeline stage, up to a number that an analysis can hold."""
         self._actions.add(action, self.step)
+
+    def add_later_wait(self, wait: LaterWait) -> None:
+        """Keep a further wait for a call of this recording, up to a number."""
+        numbered = wait.numbered(self._numbering)
+        if numbered.call_id >= 0:
+            self._later_waits.add(numbered, self.step)
 
     def begin_steps(self) -> None:
         """Begin a step, unless one is in progress."""
@@ -269,6 +278,7 @@ class Buffer:
             "fingerprints": self._take_fingerprints(),
             "host_events": self._host_events.take(self._epoch),
             "pipeline_actions": self._actions.take(self._epoch),
+            "later_waits": self._later_waits.take(self._epoch),
             FOUND_STEPS: _take(self._found.new, len(self._found.new)),
         }
         for name, call_sites in self._call_sites.items():
@@ -279,7 +289,7 @@ class Buffer:
         if has_rows:
             self.rows_ns = now()
         tables[OUTSTANDING] = [
-            call.row(self._epoch, step, self._numbering)
+            row_of(call, self._epoch, step, self._numbering)
             for call, step in waiting[:_MAX_OUTSTANDING_ROWS]
         ]
         for call, _ in waiting[:_MAX_OUTSTANDING_ROWS]:
@@ -333,14 +343,14 @@ class Buffer:
         number_of = call_sites.number_of
         flat: list[int] = []
         for call, step in entries:
-            key = call.call_site()
+            key = site_of(call)
             number = number_of(key)
             if number is None:
                 self._sources.note(call.location)
-                row = call.row(epoch, step, numbering)
+                row = row_of(call, epoch, step, numbering)
                 shared = tuple([row[column] for column in _CALL_SITE_COLUMNS])
                 number = call_sites.add(key, shared, call.request)
-            flat += (*call.numbers(epoch, step, numbering), number)
+            flat += (*numbers_of(call, epoch, step, numbering), number)
         return flat
 
     def _take_spans(self) -> array[int]:
@@ -381,7 +391,7 @@ class Buffer:
             entries = [*self._calls]
         flying = (entry for entry in entries if not entry[0].is_over())
         return [
-            CommEvent(*call.row(self._epoch, step, self._numbering))
+            CommEvent(*row_of(call, self._epoch, step, self._numbering))
             for call, step in islice(flying, _MAX_OUTSTANDING_ROWS)
         ]
 

@@ -1,19 +1,16 @@
-"""One communication call, from its issue to its completion, and its row in table `comm`.
+"""One communication call, from its issue to its completion.
 
 A call reads only values that would be gone later. Text is formatted when the call is written
-(`row`), off the program's critical path.
+(`call_row`), off the program's critical path.
 """
 
 from __future__ import annotations
 
 import weakref
-from functools import lru_cache
-from json import dumps
 from typing import Any, Protocol
 
 from commtrace.recorder.clock import now
-from commtrace.recorder.events.location import Location, text_of_stack
-from commtrace.recorder.events.numbering import Numbering
+from commtrace.recorder.events.location import Location
 from commtrace.recorder.events.request import Request
 from commtrace.recorder.thread_state import NO_SPAN, CallStack, ThreadState, operator_of
 
@@ -47,7 +44,15 @@ class Call:
         sent_id: number of the contents sent.
         data_ready_ns: when the contents had been written.
         result_used_ns: when the result was first used.
+        data_op_id: the operator that last wrote the contents.
+        data_call_id: the last call whose result the contents are, or come from.
+        used_by_op_id: the first operator that used the result.
+        used_by_call_id: the first call that sent the result.
         run_delay_ns: time since the thread's preceding call for which it had no core.
+        waits_since_ns: when the wait in progress began.
+        wait_begin_ns: when the first wait for an asynchronous call began.
+        first_wait_ns: how long it took.
+        wait_thread: the thread that waited.
         cast_dtype: type of 16 bits that a wider tensor was cast from before it is sent, or that the
             result was cast to.
         follower: knows which part of the result has been used.
@@ -57,10 +62,41 @@ class Call:
     """
 
     __slots__ = (
-        "cast_dtype", "complete_ns", "data_ready_ns", "expects_blocked_time", "follower",
-        "functional_op", "id", "is_followed", "is_settled", "is_watched", "issue_ns", "location",
-        "num_waits", "op", "op_id", "part", "region", "request", "result_used_ns", "return_ns",
-        "run_delay_ns", "sent_id", "seq", "stack", "thread", "wait_begin_ns", "waited_ns", "work",
+        "cast_dtype",
+        "complete_ns",
+        "data_call_id",
+        "data_op_id",
+        "data_ready_ns",
+        "expects_blocked_time",
+        "first_wait_ns",
+        "follower",
+        "functional_op",
+        "id",
+        "is_followed",
+        "is_settled",
+        "is_watched",
+        "issue_ns",
+        "location",
+        "num_waits",
+        "op",
+        "op_id",
+        "part",
+        "region",
+        "request",
+        "result_used_ns",
+        "return_ns",
+        "run_delay_ns",
+        "sent_id",
+        "seq",
+        "stack",
+        "thread",
+        "used_by_call_id",
+        "used_by_op_id",
+        "wait_begin_ns",
+        "wait_thread",
+        "waited_ns",
+        "waits_since_ns",
+        "work",
     )  # fmt: skip
 
     def __init__(
@@ -89,9 +125,12 @@ class Call:
         self.stack = stack
         self.sent_id = sent_id
         self.waited_ns = self.num_waits = 0
-        self.wait_begin_ns = _UNKNOWN
+        self.waits_since_ns = _UNKNOWN
+        self.wait_begin_ns = self.first_wait_ns = self.wait_thread = _UNKNOWN
         self.issue_ns = self.return_ns = self.complete_ns = _UNKNOWN
         self.data_ready_ns = self.result_used_ns = _UNKNOWN
+        self.data_op_id = self.data_call_id = _UNKNOWN
+        self.used_by_op_id = self.used_by_call_id = _UNKNOWN
         self.run_delay_ns = state.run_delay.since_last()
         self.cast_dtype: Any = None
         self.work: Any = None
@@ -115,15 +154,31 @@ class Call:
         """Note when its data had been written; -1 if this is unknown."""
         self.data_ready_ns = at_ns
 
-    def used(self, at_ns: int) -> None:
-        """Note a use of the result by an operator that has ended; only the first use counts.
+    def used(self, at_ns: int, operator: int) -> None:
+        """Note a use of the result by an operator that has ended, or a call; only the first counts.
 
         It precedes the completion only if the call is known to be in progress still: a backend's
         report waits for the interpreter lock, and an operator may have waited for its arguments.
         """
-        if self.result_used_ns < 0:
+        if operator >= 0:
+            self.used_by(operator)
+        if self.result_used_ns < 0 and self.request.is_timed:
             self._ask_whether_complete(at_ns)
             self.result_used_ns = max(at_ns, self.complete_ns)
+
+    def used_by(self, operator: int) -> None:
+        """Note the number of an operator that used the result; only the first counts."""
+        if self.used_by_op_id < 0:
+            self.used_by_op_id = operator
+
+    def sent_by(self, call: Call) -> None:
+        """Note a call of the rank that sends the result; only the first counts."""
+        if self.used_by_call_id < 0:
+            self.used_by_call_id = call.id
+
+    def came_from(self, operator: int, call: int) -> None:
+        """Note the operator that wrote the contents, and the call that they come from."""
+        self.data_op_id, self.data_call_id = operator, call
 
     def overwritten(self, at_ns: int) -> None:
         """Note a write to what the call sends; it counts as a use if it precedes the completion."""
@@ -143,7 +198,8 @@ class Call:
 
     def follow(self, follower: Follower) -> None:
         """Keep what knows which part of the result has been used."""
-        self.follower = follower
+        if self.request.is_timed:
+            self.follower = follower
 
     def expect_uses(self) -> None:
         """Note that operators that use the result will be noted."""
@@ -197,22 +253,40 @@ class Call:
         """Note that no more will be known of the completion."""
         self.is_watched, self.is_settled = False, True
 
-    def begun_wait(self, at_ns: int) -> None:
-        """Note that a thread begins to wait for the call; -1 if the wait has raised."""
-        self.wait_begin_ns = at_ns
+    def begun_wait(self, at_ns: int, thread: int) -> None:
+        """Note that a thread begins to wait for the call."""
+        self.waits_since_ns = at_ns
+        if self.wait_begin_ns < 0 and self.request.is_async:
+            self.wait_begin_ns, self.wait_thread = at_ns, thread
 
-    def waited(self, begin_ns: int, end_ns: int) -> None:
-        """Note a wait; it settles the call, unless only a stream of an accelerator waits."""
-        self.wait_begin_ns = _UNKNOWN
+    def waited(self, begin_ns: int, end_ns: int, thread: int) -> bool:
+        """Note a wait; it settles the call, unless only a stream of an accelerator waits.
+
+        Return whether it is no later wait for an asynchronous call than the first.
+        """
         self.waited_ns += end_ns - begin_ns
         self.num_waits += 1
+        is_first = self.wait_ended(begin_ns, end_ns, thread)
         if self.request.device == "cpu":
             self.completed(end_ns)
             self.is_settled = True
+        return is_first
+
+    def wait_ended(self, begin_ns: int, end_ns: int, thread: int) -> bool:
+        """Note the end of a wait, which may have raised; return the same as `waited`."""
+        self.waits_since_ns = _UNKNOWN
+        if not self.request.is_async:
+            return True
+        if self.wait_begin_ns < 0:  # in C++, so that its beginning went unnoticed
+            self.wait_begin_ns, self.wait_thread = begin_ns, thread
+        if self.first_wait_ns >= 0 or (begin_ns, thread) != (self.wait_begin_ns, self.wait_thread):
+            return False
+        self.first_wait_ns = end_ns - begin_ns
+        return True
 
     def state_in_flight(self) -> tuple[int, bool]:
         """Return the values whose change makes an outstanding call be written again."""
-        return self.id, self.wait_begin_ns >= 0
+        return self.id, self.waits_since_ns >= 0
 
     def waiting_since(self) -> tuple[int, bool] | None:
         """Return since when a thread may wait for the call, and if it certainly does, or None."""
@@ -220,7 +294,7 @@ class Call:
             return None
         if self.return_ns < 0:
             return self.issue_ns, True
-        begin = self.wait_begin_ns  # once, since another thread may end the wait
+        begin = self.waits_since_ns  # once, since another thread may end the wait
         if begin >= 0:
             return begin, True
         return None if self.complete_ns >= 0 or self.is_over() else (self.issue_ns, False)
@@ -234,7 +308,9 @@ class Call:
         return self.work is not None and self.work() is None
 
     def may_be_used(self) -> bool:
-        """Return whether it is complete, but operators may use parts of its result that count."""
+        """Return whether it is over, but operators may use parts of its result that count."""
+        if not self.request.is_timed:
+            return self.is_followed and self.used_by_op_id < 0 and self.used_by_call_id < 0
         if not self.is_followed or self.complete_ns < 0:
             return False
         return self.follower is None or self.follower.part() == _UNKNOWN
@@ -243,120 +319,11 @@ class Call:
         """Return the time that the thread was observed to be blocked so far; -1 if unknown."""
         if self.return_ns < 0 or self.request.group.is_fake:
             return _UNKNOWN
-        begin = self.wait_begin_ns  # once, since another thread may end the wait
+        begin = self.waits_since_ns  # once, since another thread may end the wait
         waited_ns = self.waited_ns + (now() - begin if begin >= 0 else 0)
         if not self.request.is_async:
             return self.return_ns - self.issue_ns + waited_ns
         return waited_ns if self.num_waits or begin >= 0 else _UNKNOWN
-
-    def call_site(self) -> tuple[Any, ...]:
-        """Return a key of the row's columns other than the numbers.
-
-        The request must outlive the key; code and operators, which enter by identity, live on.
-        """
-        location = self.location
-        module_call, attribution = location.module_call, location.attribution
-        return (
-            self.request.identity(), self.region, self.thread, id(self.op), location.phase,
-            module_call[0] if module_call else None, id(location.code), location.instruction,
-            self.stack, attribution.key() if attribution else None, self.part[::2],
-            self.cast_dtype, location.callers,
-        )  # fmt: skip
-
-    def numbers(self, epoch: int, step: int, numbering: Numbering) -> tuple[int, ...]:
-        """Return the columns that `spool.NUMBERS` names, in that order."""
-        module_call, group = self.location.module_call, self.request.group
-        issued, returned, completed = self.issue_ns, self.return_ns, self.complete_ns
-        number, seq, op_id = numbering.of(self.id, self.seq, self.op_id, group)
-        return (
-            number,
-            seq,
-            issued + epoch,
-            returned - issued if returned >= 0 else _UNKNOWN,
-            self.blocked_ns(),
-            completed + epoch if completed >= 0 else _UNKNOWN,
-            step,
-            module_call[1] if module_call else _UNKNOWN,
-            op_id,
-            self.sent_id,
-            # A functional collective begins before the operator that sends.
-            min(self.data_ready_ns, issued) + epoch if self.data_ready_ns >= 0 else _UNKNOWN,
-            max(self.result_used_ns, issued) + epoch if self.result_used_ns >= 0 else _UNKNOWN,
-            self.part.micro_batch,
-            _UNKNOWN if self.follower is None else self.follower.part(),
-            self.run_delay_ns,
-            self.request.tag,
-        )
-
-    def row(self, epoch: int, step: int, numbering: Numbering) -> tuple[Any, ...]:
-        """Return the call as a row of table `comm`, in the order of its columns."""
-        request, location = self.request, self.location
-        group, place, attribution = request.group, location.place, location.attribution
-        why = request.reason
-        if why is None and attribution is not None and attribution.reason is not None:
-            why = attribution.reason()
-        numbers = self.numbers(epoch, step, numbering)
-        number, seq, issue, duration, blocked, complete, step, module_call, op_id = numbers[:9]
-        return (
-            group.rank,
-            number,
-            request.signature.kind,
-            request.native_op,
-            numbering.name(group),
-            seq,
-            request.reduce_op,
-            group.global_rank(request.root),
-            group.global_rank(request.peer),
-            _dtype_name(request.dtype),
-            _shapes(request.sent),
-            _shapes(request.received),
-            request.payload,
-            request.wire_bytes(),
-            request.is_async,
-            issue,
-            duration,
-            blocked,
-            complete,
-            step,
-            location.phase,
-            self.region,
-            place.plain if place else "",
-            place.class_name if place else "",
-            module_call,
-            self.thread,
-            why.operator if why else str(self.op or ""),
-            op_id,
-            location.file,
-            location.line,
-            location.function,
-            why.sentence if why else attribution.note() if attribution else "",
-            why.argument if why else "",
-            why.source if why else "",
-            why.target if why else "",
-            dumps(why.candidates) if why and why.candidates else "",
-            why.payload_bytes if why else _UNKNOWN,
-            attribution.carries if attribution else "",
-            ",".join(location.parameter_names),
-            text_of_stack(self.stack) if self.stack else "",
-            numbers[9],  # sent_id
-            request.device_name,
-            _UNKNOWN,  # the stream
-            "",
-            "",
-            _UNKNOWN,  # algorithm, protocol and channels are those of a kernel
-            _splits(request.input_splits),
-            _splits(request.output_splits),
-            *numbers[10:12],  # data_ready_ns, result_used_ns
-            _splits(request.expert_rows),
-            self.part.stage,
-            self.part.micro_batch,
-            self.part.direction,
-            _UNKNOWN,  # the time on the device, which other tools measure
-            *numbers[13:15],  # used_shard, run_delay_ns
-            _dtype_name(self.cast_dtype),
-            numbers[15],  # tag
-            location.callers.text if location.callers else "",
-        )
 
 
 def _is_complete(work: Any) -> bool:
@@ -365,26 +332,3 @@ def _is_complete(work: Any) -> bool:
         return work.get_future().done()
     except RuntimeError:  # the backend has none
         return work.is_completed()
-
-
-@lru_cache(maxsize=64)
-def _dtype_name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.") if dtype is not None else ""
-
-
-@lru_cache(maxsize=64)
-def _splits(sizes: tuple[int, ...]) -> str:
-    return ",".join(map(str, sizes))
-
-
-_shape_texts: dict[Any, str] = {}
-
-
-def _shapes(shapes: tuple[Any, ...]) -> str:
-    text = _shape_texts.get(shapes)
-    if text is None:
-        if len(_shape_texts) > 10_000:
-            _shape_texts.clear()
-        text = ";".join(f"[{','.join(map(str, shape))}]" for shape in shapes)
-        _shape_texts[shapes] = text
-    return text

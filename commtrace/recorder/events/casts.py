@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.marks import Mark
 from commtrace.torch_internals.autograd import AccumulateGrad, current_node
 from commtrace.torch_internals.tensors import address_of
 
@@ -27,36 +28,36 @@ class Casts:
     """Origins of the contents of storages that were only cast or moved.
 
     Args:
-        written: last writes into storages, of `DataTimes`: the end of an operator, or a call.
+        written: last writes into storages, of `DataTimes`.
     """
 
     __slots__ = ("_origins", "_written")
 
-    def __init__(self, written: Mapping[int, int | Call]) -> None:
+    def __init__(self, written: Mapping[int, Mark]) -> None:
         self._written = written
-        self._origins: dict[int, tuple[int, _Origin]] = {}
+        self._origins: dict[int, tuple[Mark, _Origin]] = {}
 
     def _origin_of(self, address: int) -> _Origin | None:
         last = self._written.get(address)
         if isinstance(last, Call):
             return last
-        at_ns, origin = self._origins.get(address, (None, None))
-        return origin if at_ns is not None and at_ns == last else None
+        mark, origin = self._origins.get(address, (None, None))
+        return origin if mark is not None and mark is last else None
 
     def ran(
-        self, given: Sequence[torch.Tensor], results: Sequence[torch.Tensor], end_ns: int
+        self, given: Sequence[torch.Tensor], results: Sequence[torch.Tensor], mark: Mark
     ) -> None:
-        """Note an operator that moves elements, whose writes have been noted as of `end_ns`.
+        """Note an operator that moves elements, whose writes have been noted as `mark`.
 
         Args:
             given: the tensors that it has read.
             results: the tensors that it has written to.
-            end_ns: when it ended.
+            mark: its mark.
         """
         if len(given) == len(results) == 1 and given[0].dtype is results[0].dtype:
             # For most of them.
             address = address_of(given[0])
-            if address not in self._origins and type(self._written.get(address)) is int:
+            if address not in self._origins and type(self._written.get(address)) is tuple:
                 return
         origins = {self._cast(each, results) for each in given}
         origin = origins.pop() if len(origins) == 1 else None
@@ -65,7 +66,7 @@ class Casts:
         if len(self._origins) >= _MAX_ORIGINS:
             self._origins.clear()
         for each in results:
-            self._origins[address_of(each)] = end_ns, origin
+            self._origins[address_of(each)] = mark, origin
 
     def _cast(self, given: torch.Tensor, results: Sequence[torch.Tensor]) -> _Origin | None:
         """Return the origin of what an operator makes of a tensor, and note a cast of a result."""

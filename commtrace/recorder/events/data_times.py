@@ -1,35 +1,42 @@
-"""Times at which the data of calls was ready, and at which an operator first used the result.
+"""Times and operators at which the data of calls was ready, and at which results were first used.
 
 `OperatorMode` notes each operator here. Data is *ready* at the end of the last operator that wrote
 into its storage, or at the completion of the collective whose result it is. A broadcast's data has
 been ready since an earlier broadcast if it was only copied since then. A result is *used* at the
 start of the first operator that takes it, or of the call that sends it. Views neither write nor
-use. Storages are identified by their addresses, so this extends no memory's lifetime.
+use. Storages are identified by their addresses (see `marks`), so this extends no memory's lifetime.
 
-Only calls on the CPU are covered: on an accelerator, the host's operators end before their data is
+Only calls on the CPU have times: on an accelerator, the host's operators end before their data is
 written. A compiled function's operators are not seen, so once there is such a function, no more
-data is known to be ready.
+data is known to be ready. Each operator's details are found here, too, since what it needed are the
+operators and calls that wrote into its arguments.
+
+The file exceeds the usual length, since every part of it reads and changes the same marks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from threading import get_native_id
 from typing import Any
 
 import torch
 
-from commtrace.recorder.events.broadcasts import BroadcastContents
+from commtrace.recorder.events.broadcasts import BroadcastContents, is_onto_itself
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.casts import Casts
+from commtrace.recorder.events.marks import NOTHING, LastWrites, Mark, OperatorMark
+from commtrace.recorder.events.operator_details import OperatorDetail
+from commtrace.recorder.events.operator_needs import OperatorNeeds, are_fake, is_of, tensors_in
 from commtrace.recorder.events.request import tensors_of
 from commtrace.recorder.events.results import Result
 from commtrace.recorder.events.signature import RESULT
 from commtrace.recorder.operator_kinds import OperatorKind
+from commtrace.recorder.thread_state import CURRENT
+from commtrace.torch_internals.autograd import current_graph_task_id
 from commtrace.torch_internals.compilation import has_compiled
 from commtrace.torch_internals.tensors import address_of, awaited_tensor
 
-_MAX_WRITTEN = 1 << 16
 _TENSOR = torch.Tensor
 _MAX_UNUSED = 256
 _UNKNOWN = -1
@@ -39,16 +46,21 @@ class DataTimes:
     """Last writes into storages, and results that operators may still use another part of.
 
     Attributes:
-        written: end of the last operator that wrote into a storage, or the call that did.
+        written: marks of last writes into storages, by address.
         unused: results that are not used yet, or only in a single shard, by their storages.
         sending: what asynchronous calls send and do not write to, by storage.
         casts: data cast from 16 bits, and results cast to 16 bits.
     """
 
-    __slots__ = ("_broadcasts", "casts", "sending", "unused", "written")
+    __slots__ = (
+        "_broadcasts", "_marks", "_needs", "_views", "casts", "sending", "unused", "written",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        self.written: dict[int, int | Call] = {}
+        self._marks = LastWrites()
+        self.written: dict[int, Mark] = self._marks.of
+        self._views = self._marks.views
+        self._needs = OperatorNeeds(self._marks)
         self.unused: dict[int, Result] = {}
         self.sending: dict[int, Result] = {}
         self.casts = Casts(self.written)
@@ -60,6 +72,7 @@ class DataTimes:
         kind: OperatorKind | None,
         at_ns: int,
         result: Any,
+        number: int,
     ) -> Result | None:
         """Note that an operator or a call has begun to use results of calls.
 
@@ -68,13 +81,14 @@ class DataTimes:
             kind: the operator's kind; None for a call.
             at_ns: when it began.
             result: the tensor that it has made; None if it is another's.
+            number: the operator's number; -1 for a call.
 
         Returns:
             The copy of results that the operator has returned, if any.
         """
         is_moving = kind is not None and kind.keeps_places and type(result) is _TENSOR
         if is_moving and len(found) > 1 and (joined := self._joined(found, result)) is not None:
-            joined.call.used(at_ns)
+            joined.call.used(at_ns, number)
             return joined
         copy: Result | None = None
         for address, views in found.items():
@@ -90,7 +104,10 @@ class DataTimes:
                 if not views:  # another part of a large buffer
                     self.unused[address] = known
                     continue
-            known.call.used(at_ns)
+            known.call.used(at_ns, number)
+            if not known.call.request.is_timed:  # its first use is all there is to know
+                known.close()
+                continue
             made = known.copied(views, result) if is_moving else None
             if made is not None:
                 self.unused[address] = known
@@ -138,31 +155,99 @@ class DataTimes:
         return found
 
     def ran(
-        self, kind: OperatorKind, args: Sequence[Any], result: Any, begin_ns: int, end_ns: int
-    ) -> None:
-        """Note an operator that has run."""
+        self,
+        kind: OperatorKind,
+        args: Sequence[Any],
+        kwargs: Any,
+        result: Any,
+        times: tuple[int, int, int],
+    ) -> OperatorDetail | OperatorKind:
+        """Note an operator that has run, with its number, begin and end; return its details."""
+        number, begin_ns, end_ns = times
+        find = (
+            self._needs.new_details if are_fake(result) or are_fake(args) else self._needs.details
+        )
+        detail, origin = find(kind, args, kwargs, result, number, begin_ns)
+        mark: OperatorMark = number, end_ns, origin
         place = kind.moved
         if place is None:
-            self._ran(kind, args, result, begin_ns, end_ns)
-            return
+            self._ran(kind, args, result, begin_ns, mark)
+            return detail
         if kind.is_new:
-            self.made(kind, args, result, begin_ns, end_ns)
-        elif self._broadcasts.contents and kind.overwrites and _is_onto_itself(args):
-            return
+            self._made(kind, args, result, begin_ns, mark)
+        elif self._broadcasts.contents and kind.overwrites and is_onto_itself(args):
+            return detail
         else:
-            self._ran(kind, args, result, begin_ns, end_ns)
+            self._ran(kind, args, result, begin_ns, mark)
         given = args[place]
         results: Sequence[torch.Tensor] = (result,)
         if isinstance(given, _TENSOR) and isinstance(result, _TENSOR):
             given = (given,)
         else:
             given, results = [*tensors_in((given,))], [*tensors_in(results)]
-        self.casts.ran(given, results, end_ns)
+        self.casts.ran(given, results, mark)
         if self._broadcasts.contents:
-            self._broadcasts.moved(given, results, end_ns)
+            self._broadcasts.moved(given, results, mark)
+        return detail
+
+    def made(
+        self,
+        kind: OperatorKind,
+        args: Sequence[Any],
+        kwargs: Any,
+        result: torch.Tensor,
+        times: tuple[int, int, int],
+    ) -> OperatorDetail | OperatorKind:
+        """Note an operator that has run and returned a tensor of its own; return its details.
+
+        For most operators, what they needed is looked up by the addresses of one or two tensors,
+        and alike operators have the same details. All of it is here, since a call is not cheap.
+        """
+        number, begin_ns, end_ns = times
+        written = self.written
+        one: Any
+        other: Any
+        try:
+            takes = kind.takes
+            if takes.num_first and not self.unused:
+                for place, cls in takes.others:
+                    if type(args[place]) is not cls:
+                        raise KeyError
+                first = args[0]
+                one = written[first.data_ptr()]
+                if takes.num_first == 2:
+                    second = args[1]
+                    other = written[second.data_ptr()]
+                    detail = kind.details[number - one[0], number - other[0]]
+                    shape, shape_of_second = detail.given
+                    if second.shape != shape_of_second:
+                        raise KeyError
+                    origin = one[2] if one[2] > other[2] else other[2]
+                else:
+                    detail = kind.details[number - one[0],]
+                    (shape,) = detail.given
+                    origin = one[2]
+                if first.shape != shape or first.dtype is not detail.dtype:
+                    raise KeyError
+                if detail.result is not None and not is_of(result, *detail.result):
+                    raise KeyError
+                address = result.data_ptr()
+                if address and address not in self._views:
+                    written[address] = number, end_ns, origin
+                    return detail
+        except (AttributeError, KeyError, RuntimeError, TypeError):
+            pass  # the first of them, or it takes results of calls, or views that are new
+        detail, origin = self._needs.details(kind, args, kwargs, result, number, begin_ns)
+        self._made(kind, args, result, begin_ns, (number, end_ns, origin))
+        return detail
 
     def _ran(
-        self, kind: OperatorKind, args: Sequence[Any], result: Any, begin_ns: int, end_ns: int
+        self,
+        kind: OperatorKind,
+        args: Sequence[Any],
+        result: Any,
+        begin_ns: int,
+        mark: OperatorMark,
     ) -> None:
         if self.sending:
             self._overwrite(kind, args, result, begin_ns)
@@ -171,46 +256,68 @@ class DataTimes:
                 return
             if kind.overwrites:
                 found = self._results_in(args[1:], {})
-            self._use(found, kind, begin_ns, None)
-        self.ended(kind, args, result, end_ns)
+            self._use(found, kind, begin_ns, None, mark[0])
+        self._write(result, mark)
+        for place in kind.written:
+            if place < len(args) and (kind.training is None or args[kind.training]):
+                self._write(args[place], mark)
 
     def _is_the_backend_s(self, found: Iterable[int]) -> bool:
         """Return whether a backend copies to the result of a call, on a thread of its own."""
         calls = [self.unused[address].call for address in found]
         running = [call for call in calls if call.complete_ns < 0]
-        return bool(running) and get_native_id() not in {call.thread for call in running}
+        if not running or get_native_id() in {call.thread for call in running}:
+            return False
+        # Threads of the autograd engine use results, too, which are complete only on the device.
+        is_timed = all([call.request.is_timed for call in running])
+        return is_timed or (CURRENT.state.is_engine_thread and current_graph_task_id() < 0)
 
-    def made(
-        self, kind: OperatorKind, args: Sequence[Any], result: Any, begin_ns: int, end_ns: int
+    def _made(
+        self,
+        kind: OperatorKind,
+        args: Sequence[Any],
+        result: Any,
+        begin_ns: int,
+        mark: OperatorMark,
     ) -> None:
-        """Note an operator that has run and returned a tensor of its own."""
-        found = self._results_in(args, {}) if self.unused else None
-        moved = self._use(found, kind, begin_ns, result) if found else None
+        unused = self.unused
+        found = self._results_in(args, {}) if unused else None
+        moved = self._use(found, kind, begin_ns, result, mark[0]) if found else None
         try:
             address = result.data_ptr()
         except RuntimeError:  # a sparse one
             return
-        former = self.unused.pop(address, None)
-        if former is not None:  # the memory was given out again
-            former.close()
-        self.written[address] = end_ns
+        if unused and (former := unused.pop(address, None)) is not None:
+            former.close()  # the memory was given out again
+        if address in self._marks.views:
+            self._marks.forget_views(address)
+        if address:
+            self.written[address] = mark
         if moved is not None:
-            moved.mark = end_ns
-            self.unused[address] = moved
+            moved.mark = mark
+            unused[address] = moved
 
-    def ended(self, kind: OperatorKind, args: Sequence[Any], result: Any, end_ns: int) -> None:
-        """Note the end of an operator, with what it returned and wrote to."""
-        self._write(result, end_ns)
-        for place in kind.written:
-            if place < len(args) and (kind.training is None or args[kind.training]):
-                self._write(args[place], end_ns)
+    def viewed(self, args: Sequence[Any], result: Any) -> None:
+        """Note an operator that has returned views of its first argument."""
+        try:
+            self._marks.viewed(args[0], result)
+        except (AttributeError, RuntimeError, NotImplementedError):
+            return  # tensors without memory, or without a storage
 
-    def _write(self, given: Any, at: int | Call) -> None:
+    def waited(self, tensor: Any, result: Any) -> None:
+        """Note that a wait has returned another tensor for the same result, as for fake tensors."""
+        before, after = address_of(tensor), address_of(result)
+        if before != after and before in self.written:
+            self._marks.set(after, self.written[before])
+            if before in self.unused:
+                self.unused[after] = self.unused.pop(before)
+
+    def _write(self, given: Any, mark: Mark) -> None:
         if isinstance(given, torch.Tensor):
-            self.written[address_of(given)] = at
+            self._marks.set(address_of(given), mark)
         elif isinstance(given, (list, tuple)):
             for each in given:
-                self._write(each, at)
+                self._write(each, mark)
 
     def _overwrite(self, kind: OperatorKind, args: Sequence[Any], result: Any, at_ns: int) -> None:
         """Note writes of an operator into what asynchronous calls still send."""
@@ -228,32 +335,51 @@ class DataTimes:
                 del self.sending[address]
                 sent.call.overwritten(at_ns)
 
-    def issued(self, call: Call, args: Sequence[Any], at_ns: int) -> None:
-        """Note a call that is about to be made with these arguments."""
+    def issued(self, call: Call, args: Sequence[Any], at_ns: int, original: Any = None) -> None:
+        """Note a call that is about to be made with these arguments.
+
+        A functional collective may send a copy, which no operator is seen to make, of its own
+        argument `original`.
+        """
         request = call.request
-        if request.device != "cpu" or not request.is_computed:
-            return
+        self._needs.latest[request.group.rank] = call
         sent, received = request.signature.sent, request.signature.received
         if sent is not None:
             tensors = tensors_of(args[sent])
             addresses = [address_of(each) for each in tensors]
-            ready_ns = self._send(tensors, addresses, at_ns)
-            if request.signature.kind == "broadcast":
-                earlier_ns = self._broadcasts.sent(call, tensors)
-                ready_ns = earlier_ns if min(earlier_ns, ready_ns) >= 0 else ready_ns
-            call.had_ready(ready_ns)
-            self.casts.sent(call, addresses)
+            if original is None:
+                ready_ns = self._send(call, tensors, addresses, at_ns)
+            else:
+                own = [awaited_tensor(each) for each in tensors_of(original)]
+                ready_ns = self._send(call, own, [address_of(each) for each in own], at_ns)
+            if request.is_timed:
+                self._note_sent(call, tensors, addresses, ready_ns)
             if sent == received:
                 self._receive(call, tensors, addresses)
                 return
-            if request.is_async:
-                sending = self.sending
-                for tensor, address in zip(tensors, addresses, strict=True):
-                    sending[address] = Result(call, tensor)
-                if len(sending) > _MAX_UNUSED:
-                    del sending[next(iter(sending))]
         if received is not None and received != RESULT:
             self.returned(call, args[received])
+
+    def _note_sent(
+        self,
+        call: Call,
+        tensors: Sequence[torch.Tensor],
+        addresses: Sequence[int],
+        ready_ns: int,
+    ) -> None:
+        """Note what a call on the CPU sends, and when it had been written."""
+        request = call.request
+        if request.signature.kind == "broadcast":
+            earlier_ns = self._broadcasts.sent(call, tensors)
+            ready_ns = earlier_ns if min(earlier_ns, ready_ns) >= 0 else ready_ns
+        call.had_ready(ready_ns)
+        self.casts.sent(call, addresses)
+        if request.is_async and request.signature.sent != request.signature.received:
+            sending = self.sending
+            for tensor, address in zip(tensors, addresses, strict=True):
+                sending[address] = Result(call, tensor)
+            if len(sending) > _MAX_UNUSED:
+                del sending[next(iter(sending))]
 
     def returned(self, call: Call, result: Any) -> None:
         """Note the tensors that receive the result of a call."""
@@ -263,20 +389,25 @@ class DataTimes:
     def _receive(
         self, call: Call, tensors: Sequence[torch.Tensor], addresses: Sequence[int]
     ) -> None:
-        written, unused = self.written, self.unused
+        unused, marks = self.unused, self._marks
+        marks.make_room()
         for tensor, address in zip(tensors, addresses, strict=True):
             former = unused.get(address)
             if former is not None:
                 former.close()
-            written[address] = call
+            marks.set(address, call)
             unused[address] = Result(call, tensor)
         call.expect_uses()
         if len(unused) > _MAX_UNUSED:
             unused.pop(next(iter(unused))).close()
-        if len(written) > _MAX_WRITTEN:
-            written.clear()
 
-    def _send(self, tensors: Sequence[torch.Tensor], addresses: Sequence[int], at_ns: int) -> int:
+    def _send(
+        self,
+        call: Call,
+        tensors: Sequence[torch.Tensor],
+        addresses: Sequence[int],
+        at_ns: int,
+    ) -> int:
         """Note that a call uses the tensors, and return when all of them were written.
 
         -1 if this is unknown for any of them.
@@ -287,20 +418,27 @@ class DataTimes:
             if address in unused:
                 found.setdefault(address, []).append(tensor)
         if found:
-            self._use(found, None, at_ns, None)
-        ready_ns, is_known = _UNKNOWN, not has_compiled()
-        for address in addresses:
-            at = _UNKNOWN if address < 0 else written.get(address, _UNKNOWN)
-            written_ns = at if isinstance(at, int) else at.complete_ns
-            if written_ns < 0:
-                is_known = False
-            elif written_ns > ready_ns:
-                ready_ns = written_ns
-        return ready_ns if is_known else _UNKNOWN
+            self._use(found, None, at_ns, None, _UNKNOWN)
+        marks: list[Any] = [written.get(address, NOTHING) for address in addresses]
+        if has_compiled():
+            return _UNKNOWN
+        rank, (op, origin) = call.request.group.rank, (_UNKNOWN, _UNKNOWN)
+        for mark in marks:
+            if type(mark) is tuple:
+                origin = max(origin, mark[2])
+                op = op if mark is NOTHING else max(op, int(mark[0]))
+            elif isinstance(mark, Call) and mark.request.group.rank == rank:
+                mark.sent_by(call)
+                origin = max(origin, mark.id)
+        call.came_from(op, origin)
+        times = [mark.complete_ns if isinstance(mark, Call) else mark[1] for mark in marks]
+        memory = min(addresses, default=_UNKNOWN)
+        return max(times) if memory >= 0 and min(times) >= 0 else _UNKNOWN
 
     def forget(self) -> None:
         """Drop all times."""
-        self.written.clear()
+        self._marks.forget()
+        self._needs.latest.clear()
         self.casts.forget()
         self._broadcasts.forget()
         self.stepped()
@@ -311,26 +449,3 @@ class DataTimes:
             each.close()
         self.unused.clear()
         self.sending.clear()
-
-
-def _is_onto_itself(args: Sequence[Any]) -> bool:
-    """Return whether an operator that overwrites its first argument copies it from itself."""
-    target, source = args[:2] if len(args) > 1 else (None, None)
-    return (
-        isinstance(target, _TENSOR)
-        and isinstance(source, _TENSOR)
-        and target.dtype is source.dtype
-        and (address := address_of(target)) >= 0
-        and address == address_of(source)
-        and target.storage_offset() == source.storage_offset()
-        and (target.shape, target.stride()) == (source.shape, source.stride())
-    )
-
-
-def tensors_in(given: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors among some values, also those in lists."""
-    for each in given:
-        if isinstance(each, torch.Tensor):
-            yield each
-        elif isinstance(each, (list, tuple)):
-            yield from tensors_in(each)

@@ -38,8 +38,16 @@ class Numbering:
         return (
             number - self._first_calls.get(group.rank, 0),
             seq - self._first_seqs.get(group, 0),
-            _UNKNOWN if self.first_op is None else max(op_id - self.first_op, _UNKNOWN),
+            self.of_operator(op_id),
         )
+
+    def of_operator(self, number: int) -> int:
+        """Return the number of an operator; -1 if this recording does not have it."""
+        return _UNKNOWN if self.first_op is None else max(number - self.first_op, _UNKNOWN)
+
+    def of_call(self, number: int, group: Group) -> int:
+        """Return the number of another call of the rank; -1 if it is earlier than the recording."""
+        return _UNKNOWN if number < 0 else max(number - self._first_calls.get(group.rank, 0), -1)
 
     def name(self, group: Group) -> str:
         """Return the name of a group, unique within this recording."""

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from commtrace.recorder.events.call_sites import CallSites
-from commtrace.recorder.operator_kinds import DTENSOR, OperatorKind
+from commtrace.recorder.events.sink import SpanKind
+from commtrace.recorder.operator_kinds import DTENSOR
 from commtrace.tracefile.encoding import packed_ints
 
 SPAN_FIELDS = 6
@@ -26,7 +27,7 @@ class OperatorSites:
 
     def __init__(self, call_sites: CallSites) -> None:
         self._call_sites = call_sites
-        self._known: dict[OperatorKind, int] = {}
+        self._known: dict[SpanKind, int] = {}
         self._names: dict[int, str] = {}
 
     def numbers_of(
@@ -62,7 +63,7 @@ class OperatorSites:
             flat[place :: len(rows)] = packed_ints(column)
         return flat, num_dropped
 
-    def _site_of(self, kind: OperatorKind) -> int:
+    def _site_of(self, kind: SpanKind) -> int:
         """Return the call site of a kind, which is added if it is new."""
         number = self._known.get(kind)
         if number is None:
@@ -72,18 +73,19 @@ class OperatorSites:
             number = self._known[kind] = self._number_of(kind)
         return number
 
-    def _number_of(self, kind: OperatorKind) -> int:
+    def _number_of(self, kind: SpanKind) -> int:
         where, op = kind.where, kind.op
         place, regions = where.place, where.regions
         # By identity: hashing an operator runs Python code. The call site keeps it alive.
-        key = (where.rank, id(op), kind.level, where.phase, regions, place, where.thread)
+        details = kind.needs, kind.shapes, kind.flops, kind.num_bytes
+        key = (where.rank, id(op), kind.level, where.phase, regions, place, where.thread, details)
         number = self._call_sites.number_of(key)
         if number is None:
             region = regions[-1] if regions else ""
             path, class_name = (place.plain, place.class_name) if place else ("", "")
             row = (
                 where.rank, self._name_of(op), kind.level, where.phase, region, path, class_name,
-                where.thread,
+                where.thread, *details,
             )  # fmt: skip
             number = self._call_sites.add(key, row, op)
         return number

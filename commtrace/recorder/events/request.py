@@ -110,6 +110,11 @@ class Request:
         """Note whether the operator returns before the call is complete."""
         self.is_async = is_async
 
+    @property
+    def is_timed(self) -> bool:
+        """True if the host's times say when data was ready: it is on the CPU, and not fake."""
+        return self.is_computed and self.device == "cpu"
+
     def state_experts(self, rows: tuple[int, ...]) -> None:
         """Note the rows that the call sends to each expert of its group."""
         self.expert_rows = rows

@@ -15,6 +15,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.marks import Mark
 
 UNKNOWN, ALL = -1, 0
 _MANY_PLACES = 8
@@ -93,7 +94,7 @@ class Result:
 
     def __init__(self, call: Call, tensor: torch.Tensor) -> None:
         self.call = call
-        self.mark: Call | int = call
+        self.mark: Mark = call
         self._received: tuple[Received, ...] = ()
         self._storage: StorageWeakRef | None = None
         self._shape, self._strides = tensor.shape, tensor.stride()

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from commtrace.recorder.clock import now
 from commtrace.recorder.events.buffer import NO_STEP, Buffer, Writer
 from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.later_wait import LaterWait
 from commtrace.recorder.events.numbering import Numbering
 from commtrace.recorder.events.pipeline_action import PipelineAction
 from commtrace.recorder.events.sampling import SampledSteps
@@ -57,6 +58,9 @@ class StandIn:
 
     def add_action(self, action: PipelineAction) -> None:
         """Ignore computations of pipeline stages."""
+
+    def add_later_wait(self, wait: LaterWait) -> None:
+        """Ignore further waits for a call."""
 
     def keep_span(self, span: OperatorSpan) -> None:
         """Ignore operators."""

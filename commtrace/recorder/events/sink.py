@@ -7,7 +7,9 @@ from typing import Any, Protocol
 
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.host_event import HostEvent
+from commtrace.recorder.events.later_wait import LaterWait
 from commtrace.recorder.events.observed_value import ObservedValue
+from commtrace.recorder.events.operator_details import OperatorDetail
 from commtrace.recorder.events.pipeline_action import PipelineAction
 from commtrace.recorder.module_place import ModuleCall
 from commtrace.recorder.operator_kinds import OperatorKind
@@ -17,7 +19,10 @@ NO_RANK = -1
 SELF_CHECK = -2
 """Rank of the call by which the recorder checks itself; buffers do not keep it."""
 
-OperatorSpan = tuple[int, int, int, int, ModuleCall | None, OperatorKind]
+SpanKind = OperatorKind | OperatorDetail
+"""What an operator shares with others: its kind, or that with its details."""
+
+OperatorSpan = tuple[int, int, int, int, ModuleCall | None, SpanKind]
 """A completed operator: its number, its enclosing operator's number, start, duration, module call
 and kind. `ThreadState.operators.span` is still its own, with its arguments, unless it is a local
 operator of the enclosing operator.
@@ -81,6 +86,10 @@ class Sink(Protocol):
 
     def add_action(self, action: PipelineAction) -> None:
         """Receive a computation of a pipeline stage."""
+        ...
+
+    def add_later_wait(self, wait: LaterWait) -> None:
+        """Receive a wait for a call that has been waited for before."""
         ...
 
     @property

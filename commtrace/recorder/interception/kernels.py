@@ -156,10 +156,12 @@ def functional(
         collectives = state.collectives
         begin = now()
         outer = collectives.functional_calls, collectives.functional_op, collectives.reduce_op
+        outer_sent = collectives.functional_sent
         calls: list[Call] = []
         collectives.functional_calls = calls if has_wait else None
         collectives.functional_op = name
         collectives.reduce_op = "" if reduce_op is None else args[reduce_op]
+        collectives.functional_sent = None if signature.sent is None else args[signature.sent]
         before = collectives.num_issued
         try:
             result = pass_on(BELOW[keyset.raw_repr()], *args, **kwargs)
@@ -172,6 +174,7 @@ def functional(
                     receiver.pending.returned(call, result, state)
         finally:
             collectives.functional_calls, collectives.functional_op, collectives.reduce_op = outer
+            collectives.functional_sent = outer_sent
         if calls:
             receiver.pending.returned_functional(calls, result)
         return result

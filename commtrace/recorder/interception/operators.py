@@ -21,9 +21,9 @@ from commtrace.recorder.events.location import (
     OTHER,
     RECOMPUTE,
 )
-from commtrace.recorder.interception.kernels import DispatcherKernel, keys_in
+from commtrace.recorder.interception.kernels import DispatcherKernel, keys_in, operator_named
 from commtrace.recorder.interception.receiver import OperatorReceiver
-from commtrace.recorder.interception.signatures import SIGNATURES
+from commtrace.recorder.interception.signatures import SIGNATURES, WAIT
 from commtrace.recorder.module_place import ModuleCall
 from commtrace.recorder.operator_kinds import DTENSOR, LOCAL, OperatorKind, OperatorPlace
 from commtrace.recorder.thread_state import CURRENT, Operators, ThreadState
@@ -39,6 +39,7 @@ from commtrace.torch_internals.dispatcher import (
 _PASSED_ON = frozenset({"profiler", *(name.partition("::")[0] for name in SIGNATURES)})
 """Namespaces of operators that compute nothing: communication and profiler marks."""
 
+_WAIT = operator_named(WAIT)
 _MAX_RUNNERS = 1 << 12
 _MAX_KNOWN = 64
 _ANY_NODE = 1 << 64
@@ -63,9 +64,7 @@ class OperatorMode(TorchDispatchMode):
         """Report to the sinks that the receiver has now."""
         self.keep = self.receiver.span_keepers[self.rank]
         self.next_number = self.receiver.op_numbers.__next__
-        self.times = times = self.receiver.data_times
-        # Without a look-up more for each operator; both stay the same objects.
-        self.written, self.unused = times.written, times.unused
+        self.times = self.receiver.data_times
 
     @property
     def sees_groups(self) -> bool:
@@ -115,7 +114,10 @@ class OperatorMode(TorchDispatchMode):
                 if keys is not None:
                     return kernel(keys, *args, **kwargs) if kwargs else kernel(keys, *args)
             if _is_passed_on(func):
-                return func(*args, **kwargs) if kwargs else func(*args)
+                result = func(*args, **kwargs) if kwargs else func(*args)
+                if types and func is _WAIT:
+                    self.times.waited(args[0], result)
+                return result
             kind = where.learn(func, LOCAL if runner is None else DTENSOR)
         outer, call, number = operators.span, where.call, self.next_number()
         if runner is None:
@@ -124,21 +126,20 @@ class OperatorMode(TorchDispatchMode):
             try:
                 # `_op` saves the operator's own `__call__`, a Python function.
                 result = func._op(*args, **kwargs) if kwargs else func._op(*args)
-            finally:
-                end = now()
-                self.keep((number, outer[0], begin, end - begin, call, kind))
+            except BaseException:
+                self.keep((number, outer[0], begin, now() - begin, call, kind))
                 operators.span = outer
-            if type(result) is kind.new:  # for most of them `DataTimes.ran`, inlined
-                if self.unused:
-                    self.times.made(kind, args, result, begin, end)
-                    return result
-                try:
-                    self.written[result.data_ptr()] = end
-                except RuntimeError:  # a sparse one
-                    self.times.ended(kind, args, result, end)
+                raise
+            end, detail = now(), kind
+            operators.span = outer
+            if type(result) is kind.new:
+                detail = self.times.made(kind, args, kwargs, result, (number, begin, end))
             elif kind.computes:
                 made = kwargs[kind.out] if kind.out else result
-                self.times.ran(kind, args, made, begin, end)
+                detail = self.times.ran(kind, args, kwargs, made, (number, begin, end))
+            elif kind.moves_begin:
+                self.times.viewed(args, result)
+            self.keep((number, outer[0], begin, end - begin, call, detail))
             return result
         operators.span = (number, call, kind, self, args, outer)
         begin = now()
@@ -209,20 +210,18 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
         begin = now()
         try:
             result = function(*args, **kwargs) if kwargs else function(*args)
-        finally:
-            end = now()
-            mode.keep((number, parent, begin, end - begin, call, local))
-        if type(result) is local.new:  # for most of them `DataTimes.ran`, inlined
-            if mode.unused:
-                mode.times.made(local, args, result, begin, end)
-                return result
-            try:
-                mode.written[result.data_ptr()] = end
-            except RuntimeError:  # a sparse one
-                mode.times.ended(local, args, result, end)
+        except BaseException:
+            mode.keep((number, parent, begin, now() - begin, call, local))
+            raise
+        end, detail = now(), local
+        if type(result) is local.new:
+            detail = mode.times.made(local, args, kwargs, result, (number, begin, end))
         elif local.computes:
             made = kwargs[local.out] if local.out else result
-            mode.times.ran(local, args, made, begin, end)
+            detail = mode.times.ran(local, args, kwargs, made, (number, begin, end))
+        elif local.moves_begin:
+            mode.times.viewed(args, result)
+        mode.keep((number, parent, begin, end - begin, call, detail))
         return result
     push_mode(mode)
     try:

@@ -32,6 +32,10 @@ from commtrace.units import NANOSECONDS_PER_SECOND
 
 _POLL_S = 0.001
 _MAX_RESULTS = 4096
+_MAX_WAITED = 256
+
+WaitedAgain = Callable[[Call, int, int, int], None]
+"""Receives a later wait for a call: the call, begin and duration in ns, and the thread."""
 
 
 class Completion:
@@ -69,9 +73,11 @@ class PendingCalls:
         self.devices = Devices()
         self.reducers = Reducers(self.blocked)
         self.before_first_result: Callable[[], None] | None = None
+        self.waited_again: WaitedAgain | None = None
         self.data_times: DataTimes | None = None
         self._failures = failures
         self._works: dict[int, Call] = {}
+        self._waited: dict[int, Call] = {}
         self._results: dict[int, Call] = {}
 
     def forget(self) -> None:
@@ -79,6 +85,7 @@ class PendingCalls:
         self.devices = Devices()
         self.reducers = Reducers(self.blocked)
         self._works.clear()
+        self._waited.clear()
         self._results.clear()
 
     def returned(self, call: Call, result: Any, state: ThreadState) -> None:
@@ -89,7 +96,7 @@ class PendingCalls:
             if request.signature.received == RESULT:
                 if not request.received:  # else a call with the same request has returned
                     request.read_result(result)
-                if self.data_times is not None and request.device == "cpu":
+                if self.data_times is not None:
                     self.data_times.returned(call, result)
             if request.group.is_fake:  # sends nothing: its times are unknown
                 call.settle()
@@ -164,6 +171,11 @@ class PendingCalls:
         # The identity may have been that of a handle that is gone.
         return call if call is not None and call.work() is work else None
 
+    def waited_call(self, work: Any) -> Call | None:
+        """Return the call of a handle that has been waited for, one of the latest."""
+        call = self._waited.get(id(work))
+        return call if call is not None and call.work() is work else None
+
     def waited_for_result(self, call: Call, begin: int) -> None:
         """Record a wait for a result that began at `begin` and has ended now."""
         self.blocked(call, begin, now())
@@ -172,19 +184,37 @@ class PendingCalls:
         """Record a wait for a handle that began at `begin` and has ended now."""
         self.blocked(call, begin, now())
         self._works.pop(id(work), None)
+        if call.request.is_async:  # others are waited for by c10d
+            waited = self._waited
+            waited[id(work)] = call
+            if len(waited) > _MAX_WAITED:
+                del waited[next(iter(waited))]
         collectives = CURRENT.state.collectives
         if collectives.last_work is work:
             collectives.last_work = None
 
     def blocked(self, call: Call, begin: int, end: int) -> None:
         """Record a wait for a call from `begin` to `end`."""
-        CURRENT.state.collectives.num_waits += 1
-        call.waited(begin, end)
+        state = CURRENT.state
+        state.collectives.num_waits += 1
+        if not call.waited(begin, end, state.native_id):
+            self.waited_later(call, begin, end)
         if call.num_waits == 1 and call.request.device != "cpu":
             try:
                 self.devices.expect(call)
             except Exception as error:
                 self._failures.append(error)
+
+    def wait_raised(self, call: Call, begin: int) -> None:
+        """Record a wait for a call that began at `begin` and has raised now."""
+        end = now()
+        if not call.wait_ended(begin, end, CURRENT.state.native_id):
+            self.waited_later(call, begin, end)
+
+    def waited_later(self, call: Call, begin: int, end: int) -> None:
+        """Record a wait for a call that is not the first."""
+        if self.waited_again is not None:
+            self.waited_again(call, begin, end - begin, CURRENT.state.native_id)
 
     def query_devices(self) -> None:
         """Query which calls have completed on accelerators."""

@@ -10,6 +10,7 @@ from commtrace.recorder.clock import now
 from commtrace.recorder.events.host_event import Raised
 from commtrace.recorder.interception.kernels import BELOW, DispatcherKernel
 from commtrace.recorder.interception.pending import PendingCalls
+from commtrace.recorder.thread_state import CURRENT
 
 
 def wait_tensor(
@@ -22,11 +23,11 @@ def wait_tensor(
         if call is None:
             return pass_on(BELOW[keyset.raw_repr()], tensor)
         begin = now()
-        call.begun_wait(begin)
+        call.begun_wait(begin, CURRENT.state.native_id)
         try:
             result = pass_on(BELOW[keyset.raw_repr()], tensor)
         except BaseException as error:
-            call.begun_wait(-1)
+            pending.wait_raised(call, begin)
             raised(error)
             raise
         pending.waited_for_result(call, begin)
@@ -54,16 +55,30 @@ def work_wait(
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         call = pending.call_of_work(self)
         if call is None:
-            return original(self, *args, **kwargs)
+            return _wait_again(pending, original, self, args, kwargs)
         begin = now()
-        call.begun_wait(begin)
+        call.begun_wait(begin, CURRENT.state.native_id)
         try:
             result = original(self, *args, **kwargs)
         except BaseException as error:
-            call.begun_wait(-1)
+            pending.wait_raised(call, begin)
             raised(error)
             raise
         pending.waited_for_work(call, begin, self)
         return result
 
     return wait
+
+
+def _wait_again(
+    pending: PendingCalls, original: DispatcherKernel, work: Any, args: Any, kwargs: Any
+) -> Any:
+    """Wait for a call that has been waited for, or that is not recorded."""
+    call = pending.waited_call(work)
+    if call is None:
+        return original(work, *args, **kwargs)
+    begin = now()
+    try:
+        return original(work, *args, **kwargs)
+    finally:
+        pending.waited_later(call, begin, now())

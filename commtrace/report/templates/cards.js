@@ -8,6 +8,7 @@ class Cards {
     Object.assign(this, { calls, timeline, onChange, shown: "" });
     this.bar = document.getElementById("marked");
     this.shorten("finding-list", "more-findings", "findings");
+    this.shorten("change-list", "more-changes", "changes");
     this.shorten("problem-list", "more-problems", "problems");
     for (const button of document.querySelectorAll("[data-evidence]")) {
       button.addEventListener("click", () => this.show(button.closest("li").id));

@@ -8,7 +8,7 @@ function shortText(text) {
   return text;
 }
 
-function viewFields({ themes, flame, timeline, tables, filter, cards, detail }) {
+function viewFields({ themes, flame, timeline, tables, filter, cards, path, detail }) {
   const field = (name, section, read, parse, apply) => ({ name, section, read, parse, apply });
   const always = [
     field("theme", "overview", () => themes.chosen, oneOf(["light", "dark"], "a theme"), (name) => themes.choose(name)),
@@ -26,6 +26,7 @@ function viewFields({ themes, flame, timeline, tables, filter, cards, detail }) 
     field("hide", "timeline", () => timeline.hiddenText(), (text) => timeline.parseHidden(text), (kinds) => timeline.setHidden(kinds)),
     field("module", "timeline", () => filter.module, (text) => filter.parse(text), (module) => filter.set(module)),
     field("finding", "timeline", () => cards.text(), (text) => cards.parse(text), (place) => cards.follow(place)),
+    field("path", "timeline", () => path.text(), (text) => path.parse(text), (place) => path.follow(place)),
     field("time", "timeline", () => timeline.rangeText(), (text) => timeline.parseRange(text), (range) => timeline.setRange(range)),
     ...always.slice(1),
   ];

@@ -33,6 +33,7 @@ class Page {
     this.tables = new Tables(data, {
       calls: (row) => this.detail.open(row),
       by_step: (place) => this.timeline?.showNumber(steps[place]),
+      critical_path: (place) => this.path?.show(place),
       by_module: (place) => this.showModule(modules.strings[modules.codes[place]]),
     }, changed);
   }
@@ -58,6 +59,8 @@ class Page {
     this.tables.add("calls", calls);
     if (this.flame) {
       this.timeline = new Timeline(data.timeline, calls, data.known, (row) => this.detail.open(row), changed);
+      const rows = new Rows(data.tables.find((table) => table.name === "critical_path"));
+      this.path = new CriticalPath(rows, calls, this.timeline, (row) => this.detail.open(row), changed);
       this.steering = new Steering(this.timeline, this.keys, (row) => this.detail.open(row));
       this.cards = new Cards(calls, this.timeline, changed);
       this.filter = new ModuleFilter(calls, () => {
@@ -106,6 +109,7 @@ class Page {
   closeOne() {
     if (this.detail.close()) return true;
     if (this.cards?.shown) return this.cards.close();
+    if (this.path?.isShown) return this.path.close();
     if (this.timeline?.selected >= 0) return this.timeline.select(-1);
     return this.filter?.module ? this.filter.set("") : false;
   }

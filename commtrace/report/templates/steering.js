@@ -29,6 +29,8 @@ class Steering {
       { keys: ["f", "F"], shown: ["f"], does: "fit the selected call, or else the whole run", act: () => this.fit() },
       { keys: [".", ","], does: "select the next or the last call of the rank", act: (event) => this.step(event.key === "." ? 1 : -1) },
       { keys: ["ArrowDown", "ArrowUp"], does: "select the call of another rank at that time", act: (event) => this.cross(event.key === "ArrowDown" ? 1 : -1), isLocal: true },
+      { keys: ["c", "C"], shown: ["c"], does: "show or hide the critical path", act: () => this.timeline.path.toggle() },
+      { keys: ["]", "["], does: "follow the critical path, or go back on it", act: (event) => this.timeline.path.step(event.key === "]" ? 1 : -1) },
       { keys: ["Enter"], does: "open the selected call", act: () => this.open(), isLocal: true },
       { keys: ["Ctrl + wheel"], does: "zoom at the pointer", act: () => false },
       { keys: ["Shift + wheel"], does: "move", act: () => false },

@@ -15,6 +15,7 @@ class Timeline {
     this.spans = new Spans(calls, data.ranks, data.rows, data.stretches, whole);
     this.lanes = new Lanes(data.kernels);
     this.traces = new Traces(this);
+    this.path = null; // set by the critical path, if there is one
     this.marked = [];
     this.selected = -1;
     const [first, last] = data.whole_ns.map((edge) => edge / MS);
@@ -229,7 +230,7 @@ class Timeline {
       traces.push(labels);
     }
     const [kernels, isMerged] = this.traces.kernels(...(this.isSingle ? [first, last] : [this.ns(from), this.ns(to)]));
-    traces.push(...kernels, ...this.traces.marks());
+    traces.push(...kernels, ...(this.path?.traces(first, last) || []), ...this.traces.marks());
     document.getElementById("timeline-merged").hidden = !isMerged;
     document.getElementById("timeline-many").hidden = this.isSingle;
     document.getElementById("timeline-closer").hidden = isAfar;
@@ -262,8 +263,10 @@ class Timeline {
     if (this.listening) return;
     this.listening = true;
     this.place.on("plotly_click", (event) => {
-      const row = event.points[0].customdata;
-      if (typeof row === "number") this.onCall(row);
+      const { customdata: row, data } = event.points[0];
+      if (typeof row !== "number") return;
+      if (data.meta.part === "path") this.path.choose(row);
+      else this.onCall(row);
     });
     this.place.on("plotly_doubleclick", () => this.showStep(this.step));
     this.place.on("plotly_relayout", (change) => {

@@ -15,7 +15,8 @@ used. pyarrow is loaded when a file is written or read.
 from __future__ import annotations
 
 from commtrace.tracefile.dataset.preparation import prepare_dataset
-from commtrace.tracefile.dataset.reading import Dataset, StoredRows, dataset_of, open_dataset
+from commtrace.tracefile.dataset.reading import Dataset, dataset_of, open_dataset
+from commtrace.tracefile.dataset.stored_rows import StoredRows
 from commtrace.tracefile.dataset.table_files import RowGroup
 
 __all__ = [

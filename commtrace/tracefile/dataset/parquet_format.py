@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commtrace.errors import UsageError
-from commtrace.schema import MAY_BE_NEGATIVE, Column
+from commtrace.schema import MAY_BE_NEGATIVE, TABLES, Column
 
 ROWS_IN_GROUP = 1 << 17
 METADATA, UNKNOWN = "commtrace", "commtrace.unknown"
@@ -60,3 +60,10 @@ def can_be_null(column: Column) -> bool:
     return column.type is str or (
         column.type is int and column.least >= -1 and column.name not in MAY_BE_NEGATIVE
     )
+
+
+NULLABLE = {
+    table: frozenset([column.name for column in columns if can_be_null(column)])
+    for table, columns in TABLES.items()
+}
+"""Columns of each table that may have unknown values."""

@@ -5,14 +5,13 @@
     trace = dataset.trace(ranks=[3], columns={"comm": ["kind", "issue_ns"]})
 
 The result is validated like any trace. Nothing that is read is trusted: the rows of a file are
-compared with the manifest before memory is allocated. The file exceeds the usual length, because
-`Dataset`, which returns a trace, and `StoredRows`, which reads any column, share functions.
+compared with the manifest before memory is allocated.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,6 @@ from commtrace.errors import (
     UsageError,
 )
 from commtrace.schema import EVENT_TABLES, TABLES, Column
-from commtrace.tracefile.arrays import zeros
 from commtrace.tracefile.dataset.layout import (
     MANIFEST,
     Manifest,
@@ -38,10 +36,10 @@ from commtrace.tracefile.dataset.layout import (
     table_path,
 )
 from commtrace.tracefile.dataset.parquet_format import pyarrow
-from commtrace.tracefile.dataset.table_files import RowGroup, TableFile, footer_digest
+from commtrace.tracefile.dataset.table_files import TableFile, footer_digest
 from commtrace.tracefile.facts import require_run_facts
 from commtrace.tracefile.joining.collection import files_in
-from commtrace.tracefile.reading import Allowance, DamageError, reading
+from commtrace.tracefile.reading import DamageError, reading
 from commtrace.tracefile.spool import RANK_TABLES
 from commtrace.tracefile.trace import (
     Columns,
@@ -52,7 +50,7 @@ from commtrace.tracefile.trace import (
     column_of,
     table_of,
 )
-from commtrace.tracefile.validate import check_column, validated
+from commtrace.tracefile.validate import validated
 
 EventColumns = Mapping[str, Collection[str]]
 """EventColumns of columns by table."""
@@ -100,22 +98,6 @@ class Dataset:
         """Folder of the files of the dataset."""
         return dataset_folder(self.folder)
 
-    def rows(
-        self,
-        table: str,
-        ranks: Sequence[int],
-        keep: Callable[[int, RowGroup], bool] | None = None,
-    ) -> StoredRows:
-        """Return the rows of some ranks in a table of events; nothing is read yet.
-
-        Args:
-            table: name of the table.
-            ranks: the ranks.
-            keep: takes a rank and a row group, and returns whether that is read; by default, all
-                of them are.
-        """
-        return StoredRows(self, table, ranks, keep)
-
     def trace(
         self, ranks: Iterable[int] | None = None, columns: EventColumns | None = None
     ) -> Trace:
@@ -139,15 +121,14 @@ class Dataset:
                 found="no such rank",
                 attempt=f"one of {', '.join(map(str, self.ranks[:9]))}",
             )
-        summary = f"cannot read the dataset {self.target}"
         strings = StringTable([""])
-        with _reading(self.folder, summary):
+        with reading_dataset(self.folder):
             tables: dict[str, Columns] = {}
             for name in TABLES:
                 if name in EVENT_TABLES:
-                    tables[name] = self._events(name, chosen, columns, strings, summary)
+                    tables[name] = self._events(name, chosen, columns, strings)
                 else:
-                    tables[name] = self._small(name, chosen, strings, summary)
+                    tables[name] = self._small(name, chosen, strings)
             trace = Trace(self.run, tables, self.folder, self.manifest.trace_version)
             return validated(trace, f"cannot read the trace {self.folder}")
 
@@ -157,14 +138,13 @@ class Dataset:
         ranks: Iterable[int],
         columns: EventColumns | None,
         strings: StringTable,
-        summary: str,
     ) -> Columns:
         only = None if columns is None else columns.get(table)
         if columns is not None and only is None:
             ranks = ()
         # The rank of a row is known whatever is asked for.
         chosen = None if only is None else {"rank", *only}
-        parts = [self._rows(table, rank, strings, chosen, summary) for rank in ranks]
+        parts = [self._rows(table, rank, strings, chosen) for rank in ranks]
         if len(parts) == 1:
             return parts[0]
         return {
@@ -178,18 +158,15 @@ class Dataset:
         rank: int,
         strings: StringTable,
         only: Collection[str] | None,
-        summary: str,
     ) -> Columns:
         if table not in self.manifest.rows:
             return table_of(table, (), strings)
-        return _read(self.opened(table, rank), strings, only, summary)
+        return self.opened(table, rank).read(strings, only)
 
-    def _small(
-        self, table: str, ranks: Collection[int], strings: StringTable, summary: str
-    ) -> Columns:
+    def _small(self, table: str, ranks: Collection[int], strings: StringTable) -> Columns:
         if table in RANK_TABLES and table not in self.manifest.rows:
             return table_of(table, (), strings)
-        found = _read(self.opened(table), strings, None, summary)
+        found = self.opened(table).read(strings)
         if "rank" not in found or len(ranks) == len(self.ranks):
             return found
         import numpy as np
@@ -205,103 +182,18 @@ class Dataset:
         Raises:
             DamageError: they are not, or the file is missing.
         """
-        path = table_path(self.target, table, rank)
+        target = dataset_folder(self.folder)
+        path = table_path(target, table, rank)
         files = self.manifest.files
-        expected, found = files[path.relative_to(self.target).as_posix()], footer_digest(path)
+        expected, found = files[path.relative_to(target).as_posix()], footer_digest(path)
         if found != expected:
             others = {digest: f"the contents of {name}" for name, digest in files.items()}
             contents = others.get(found, f"other contents, with digest {found}")
             raise DamageError(f"{contents}, where {MANIFEST} has digest {expected}", str(path))
-        file = TableFile(table, path)
+        file = TableFile(table, path, f"cannot read the dataset {target}")
         if file.num_rows != (rows := self.num_rows(table, rank)):
             raise DamageError(f"{file.num_rows:,} rows, where {MANIFEST} has {rows:,}", str(path))
         return file
-
-
-class StoredRows:
-    """Rows of some ranks in a table of events, in sequence, from which any column is read.
-
-    Args:
-        dataset: the dataset.
-        table: name of the table.
-        ranks: the ranks.
-        keep: selects the row groups of a rank that are read; see `Dataset.rows`.
-    """
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        table: str,
-        ranks: Sequence[int],
-        keep: Callable[[int, RowGroup], bool] | None = None,
-    ) -> None:
-        # A dataset of an earlier version has no files of a later table.
-        ranks = ranks if table in dataset.manifest.rows else ()
-        self._dataset, self._table, self._ranks = dataset, table, ranks
-        self._files: list[TableFile] = []
-        self._groups: list[list[RowGroup] | None] = [None] * len(ranks)
-        if keep is not None:
-            with _reading(dataset.folder, f"cannot read the dataset {dataset.target}"):
-                self._files = [dataset.opened(table, rank) for rank in ranks]
-                self._groups = [
-                    [group for group in file.row_groups if keep(rank, group)]
-                    for file, rank in zip(self._files, ranks, strict=True)
-                ]
-
-    @property
-    def num_rows(self) -> int:
-        """Number of the rows."""
-        return sum(map(self._num_rows, range(len(self._ranks))))
-
-    def _num_rows(self, place: int) -> int:
-        groups = self._groups[place]
-        if groups is None:
-            return self._dataset.num_rows(self._table, self._ranks[place])
-        return sum(group.num_rows for group in groups)
-
-    def stretches(self) -> list[tuple[int, int, int]]:
-        """Return rank, number of the first row in its file, and number of rows of each stretch."""
-        found = []
-        for rank, groups in zip(self._ranks, self._groups, strict=True):
-            if groups is None:
-                found.append((rank, 0, self._dataset.num_rows(self._table, rank)))
-            else:
-                found += [(rank, group.first, group.num_rows) for group in groups]
-        return found
-
-    def column(self, name: str) -> ColumnValues:
-        """Read a column.
-
-        Raises:
-            TraceError: a file is damaged or missing, or the column has impossible values.
-        """
-        dataset = self._dataset
-        summary = f"cannot read the dataset {dataset.target}"
-        (column,) = [each for each in TABLES[self._table] if each.name == name]
-        with _reading(dataset.folder, summary):
-            strings = StringTable([""])
-            if not self._files:
-                self._files = [dataset.opened(self._table, rank) for rank in self._ranks]
-            values, view = zeros(self.num_rows, of_floats=column.type is float)
-            begin = 0
-            for place, (file, rank) in enumerate(zip(self._files, self._ranks, strict=True)):
-                num_rows, groups = self._num_rows(place), self._groups[place]
-                part = view[begin : begin + num_rows]
-                numbers = None if groups is None else [group.number for group in groups]
-                allowance = Allowance(summary, file.num_bytes)
-                file.read_column(column, part, strings, allowance, numbers)
-                if name == "rank" and not (part == rank).all():
-                    raise DamageError(f"rows of other ranks than {rank}", str(file.path))
-                begin += num_rows
-            found = StringColumn(values, strings.strings) if column.type is str else values
-            check_column(self._table, column, found, f"cannot read the trace {dataset.folder}")
-            return found
-
-
-def _read(
-    file: TableFile, strings: StringTable, only: Collection[str] | None, summary: str
-) -> Columns:
-    return file.read(strings, Allowance(summary, file.num_bytes), only)
 
 
 def _joined(column: Column, parts: Sequence[ColumnValues], strings: StringTable) -> ColumnValues:
@@ -315,8 +207,9 @@ def _joined(column: Column, parts: Sequence[ColumnValues], strings: StringTable)
 
 
 @contextmanager
-def _reading(folder: Path, summary: str) -> Iterator[None]:
-    """Convert failures into errors that say how to prepare the dataset anew."""
+def reading_dataset(folder: Path) -> Iterator[None]:
+    """Convert failures into errors that say how to prepare the dataset of a run anew."""
+    summary = f"cannot read the dataset {dataset_folder(folder)}"
     try:
         with reading(summary):
             yield

@@ -20,10 +20,9 @@ from commtrace.tracefile.arrays import zeros
 from commtrace.tracefile.dataset.layout import digest_of, file_names
 from commtrace.tracefile.dataset.parquet_format import (
     METADATA,
+    NULLABLE,
     UNKNOWN,
     Origin,
-    can_be_null,
-    pyarrow,
 )
 from commtrace.tracefile.encoding import value_of_missing
 from commtrace.tracefile.reading import Allowance, DamageError, is_int
@@ -63,6 +62,7 @@ _TIMES = {
     "ops": ("start_ns", ""),
     "kernels": ("start_ns", ""),
     "fingerprints": ("at_ns", "at_ns"),
+    "syncs": ("at_ns", ""),
 }
 """Columns of the times at which a row of a table begins and ends."""
 
@@ -104,31 +104,37 @@ class TableFile:
         path: the file.
         num_bytes: its size.
         num_rows: number of rows.
-        origin: origin of the rows.
+
+    Args:
+        table: name of the table.
+        path: the file.
+        summary: begins errors of files that claim more memory than they may take.
 
     Raises:
         DamageError: it is damaged or missing.
     """
 
-    def __init__(self, table: str, path: Path) -> None:
+    def __init__(self, table: str, path: Path, summary: str = "") -> None:
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
+        import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
 
         self.path = path
         self._table = table
+        summary = summary or f"cannot read {path}"
         self._errors = (pa.ArrowException, OSError, ValueError, KeyError)
         texts = [column.name for column in TABLES[table] if column.type is str]
         try:
             self.num_bytes = path.stat().st_size
             # As bytes: a name need not be valid UTF-8.
-            self._file = pyarrow(f"cannot read {path}").ParquetFile(
+            self._file = pq.ParquetFile(
                 pa.OSFile(os.fsencode(path)), read_dictionary=texts, page_checksum_verification=True
             )
         except self._errors as error:
             text = getattr(error, "strerror", None) or str(error)
             raise self._damage(text) from error
+        self._allowance = Allowance(summary, self.num_bytes)
         metadata = self._file.metadata
         self.num_rows: int = metadata.num_rows
-        self.origin = self._origin(metadata.metadata or {})
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         self._rows_of_groups = [group.num_rows for group in groups]
         self._sizes_of_groups = [
@@ -142,19 +148,21 @@ class TableFile:
     def _damage(self, found: str) -> DamageError:
         return DamageError(" ".join(found.split())[:200], str(self.path))
 
-    def _unknown_columns(self, metadata: Mapping[bytes, bytes]) -> set[str]:
+    def _unknown_columns(self, metadata: Mapping[bytes, bytes]) -> frozenset[str]:
         """Return the columns without a known value, as far as the file states them."""
         try:
             names = json.loads(metadata.get(UNKNOWN.encode(), b"[]"))
         except ValueError:
             names = []
         if not isinstance(names, list):
-            return set()
-        can_be = {each.name for each in TABLES[self._table] if can_be_null(each)}
-        there = can_be.intersection(*self._sizes_of_groups)
+            return frozenset()
+        there = NULLABLE[self._table].intersection(*self._sizes_of_groups)
         return there.intersection([name for name in names if isinstance(name, str)])
 
-    def _origin(self, metadata: Mapping[bytes, bytes]) -> Origin:
+    @property
+    def origin(self) -> Origin:
+        """Origin of the rows."""
+        metadata: Mapping[bytes, bytes] = self._file.metadata.metadata or {}
         try:
             key, last_ns = json.loads(metadata.get(METADATA.encode(), b"[]"))
         except ValueError:
@@ -162,13 +170,12 @@ class TableFile:
         return Origin(key, last_ns) if isinstance(key, str) and is_int(last_ns) else Origin("")
 
     def read(
-        self, strings: StringTable, allowance: Allowance, only: Collection[str] | None = None
+        self, strings: StringTable, only: Collection[str] | None = None
     ) -> dict[str, ColumnValues]:
         """Read the rows.
 
         Args:
             strings: the string table of the columns, which is extended.
-            allowance: is charged before memory is allocated.
             only: names of the columns; others are unknown.
 
         Raises:
@@ -176,7 +183,7 @@ class TableFile:
             OversizedTraceError: it claims more memory than it may take.
         """
         columns = [each for each in TABLES[self._table] if only is None or each.name in only]
-        self._charge(allowance, columns)
+        self._require_space(columns)
         found: dict[str, Any] = {}
         views: dict[str, np.ndarray] = {}
         for column in columns:
@@ -186,25 +193,23 @@ class TableFile:
         self._read_into(views, columns, strings)
         return self._completed(columns, found, strings)
 
-    def read_column(
+    def read_columns(
         self,
-        column: Column,
-        into: np.ndarray,
+        columns: Sequence[Column],
+        into: Mapping[str, np.ndarray],
         strings: StringTable,
-        allowance: Allowance,
         groups: Sequence[int] | None = None,
     ) -> None:
-        """Read a column into an array of as many rows; errors are as in `read`.
+        """Read columns into arrays; errors are as in `read`.
 
         Args:
-            column: the column.
-            into: array of as many rows as the row groups have.
-            strings: the string table of the column, which is extended.
-            allowance: is charged before memory is allocated.
+            columns: the columns.
+            into: an array for each column, of as many rows as the row groups have.
+            strings: the string table of the columns, which is extended.
             groups: numbers of the only row groups that are read, in ascending order.
         """
-        self._charge(allowance, [column])
-        self._read_into({column.name: into}, [column], strings, groups)
+        self._require_space(columns)
+        self._read_into(into, columns, strings, groups)
 
     @property
     def row_groups(self) -> list[RowGroup]:
@@ -252,13 +257,14 @@ class TableFile:
                     part[:] = _code_of_missing(column, strings)
             begin += rows
 
-    def _charge(self, allowance: Allowance, columns: Sequence[Column]) -> None:
+    def _require_space(self, columns: Sequence[Column]) -> None:
         # Row groups are read one after the other.
         of_groups = [
             sum(sizes.get(column.name, 0) for column in columns) for sizes in self._sizes_of_groups
         ]
         needed = max(of_groups, default=0) + 8 * self.num_rows * (len(columns) + 1)
-        allowance.take(needed, f"{self.num_rows:,} rows", str(self.path))
+        if needed > self._allowance.left:
+            self._allowance.take(needed, f"{self.num_rows:,} rows", str(self.path))
 
     def _row_group(self, number: int, names: list[str]) -> Any:
         try:
@@ -279,7 +285,7 @@ class TableFile:
                 if column.type is str:
                     _fill_strings(into, chunk, strings)
                 else:
-                    _fill_numbers(into, chunk, column)
+                    _fill_numbers(into, chunk, column, column.name in NULLABLE[self._table])
             except self._errors as error:
                 raise self._damage(f"column {column.name}: {error}") from error
 
@@ -313,14 +319,14 @@ def _chunks(group: Any) -> dict[str, Any]:
     return {each.path_in_schema: each for each in map(group.column, range(group.num_columns))}
 
 
-def _fill_numbers(into: np.ndarray, chunk: Any, column: Column) -> None:
+def _fill_numbers(into: np.ndarray, chunk: Any, column: Column, is_nullable: bool) -> None:
     import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
     expected = {int: pa.int64(), bool: pa.bool_(), float: pa.float64()}[column.type]
     if chunk.type != expected:
         raise ValueError(f"{chunk.type} instead of {expected}")
     if chunk.null_count:
-        if not can_be_null(column):
+        if not is_nullable:
             raise ValueError("null")
         chunk = chunk.fill_null(-1)
     into[:] = chunk.to_numpy(zero_copy_only=False)
@@ -332,11 +338,9 @@ def _fill_strings(into: np.ndarray, chunk: Any, strings: StringTable) -> None:
     if not pa.types.is_dictionary(chunk.type) or not pa.types.is_string(chunk.type.value_type):
         raise ValueError(f"{chunk.type} instead of string")
     chunk.validate(full=True)
-    texts = chunk.dictionary.to_pylist()
-    unknown = strings.code("")
-    codes = [unknown if text is None else strings.code(text) for text in texts]
+    # The last one is that of an unknown text.
+    new = np.asarray(strings.codes([*(text or "" for text in chunk.dictionary.to_pylist()), ""]))
     indices = chunk.indices
-    new = np.array([*codes, unknown], dtype=np.int64)
     if indices.null_count:
-        indices = indices.fill_null(len(codes))
+        indices = indices.fill_null(len(new) - 1)
     np.take(new, indices.to_numpy(zero_copy_only=False), out=into, mode="clip")

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from commtrace.schema import SYNC_KINDS
 from commtrace.tracefile import Trace
 from tests.commtrace.analyze import rows
 from tests.commtrace.analyze.rows import call, group, trace_of
@@ -81,4 +82,26 @@ def device_trace(seed: int, num_ranks: int = 3, num_collectives: int = 30) -> Tr
             clocks[rank] = at + lasts
         seqs[name] += 1
     groups = [group(name, range(num_ranks), mesh_axis=name) for name in ("g", "h")]
-    return trace_of(comm, num_ranks=num_ranks, groups=groups, kernels=numbered(kernels))
+    kernels = numbered(kernels)
+    syncs = random_syncs(seed, kernels)
+    return trace_of(comm, num_ranks=num_ranks, groups=groups, kernels=kernels, syncs=syncs)
+
+
+def random_syncs(seed: int, kernels: Sequence[Any]) -> list[Any]:
+    """Events and waits of each rank, some of them for a kernel, and some of unknown stream."""
+    chance = random.Random(seed + 2000)
+    made = []
+    for each in kernels:
+        if chance.random() < 0.5:
+            at = each.start_ns - rows.START_NS
+            known = {"kernel_id": each.id, "device": each.device, "stream": each.stream}
+            unknown = {"device": "", "stream": -1}
+            made.append(
+                rows.sync(
+                    rank=each.rank, kind=chance.choice(SYNC_KINDS), at=at,
+                    until=at + chance.randrange(900), **chance.choice((known, known, unknown)),
+                )
+            )  # fmt: skip
+    made.sort(key=lambda each: (each.rank, each.at_ns))
+    first = {rank: len([e for e in made if e.rank < rank]) for rank in {e.rank for e in made}}
+    return [each._replace(id=place - first[each.rank]) for place, each in enumerate(made)]

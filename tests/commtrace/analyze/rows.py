@@ -15,8 +15,9 @@ from commtrace.event import (
     OpEvent,
     RankRow,
     StepRow,
+    SyncRow,
 )
-from commtrace.schema import COMMUNICATION, COMPUTE, MEMCPY, MEMSET, NUM_SKETCHES
+from commtrace.schema import COMMUNICATION, COMPUTE, MEMCPY, MEMSET, NUM_SKETCHES, STREAM_SYNC
 from commtrace.tracefile import Trace, trace_of_rows
 
 START_NS = 1_700_000_000_000_000_000
@@ -51,6 +52,14 @@ def kernel(**columns: Any) -> Any:
     return KernelRow(**(known | {"start_ns": start} | columns))
 
 
+def sync(**columns: Any) -> Any:
+    """A wait for a device; `at` and `until` are relative to the run's start."""
+    start = START_NS + columns.pop("at")
+    columns["duration_ns"] = START_NS + columns.pop("until") - start
+    known = {"rank": 0, "kind": STREAM_SYNC, "device": "cuda:0", "stream": 7, "thread": 1}
+    return SyncRow(**(known | {"at_ns": start} | columns))
+
+
 def rank_row(rank: int, **columns: Any) -> Any:
     known = {
         "rank": rank,
@@ -82,6 +91,8 @@ def trace_of(
     sources: Sequence[Any] = (),
     host_events: Sequence[Any] = (),
     pipeline_actions: Sequence[Any] = (),
+    later_waits: Sequence[Any] = (),
+    syncs: Sequence[Any] = (),
     communicators: Sequence[Any] = (),
     removed_calls: Sequence[Any] = (),
     run: dict[str, Any] | None = None,
@@ -98,6 +109,8 @@ def trace_of(
             "sources": sources,
             "host_events": host_events,
             "pipeline_actions": pipeline_actions,
+            "later_waits": later_waits,
+            "syncs": syncs,
             "communicators": communicators,
             "removed_calls": removed_calls,
             "ranks": [rank_row(rank) for rank in range(num_ranks)] if ranks is None else ranks,

@@ -17,6 +17,7 @@ OF_RANK = (
     "steps",
     "host_events",
     "pipeline_actions",
+    "later_waits",
     "communicators",
     "removed_calls",
 )

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from commtrace.analyze import CATALOG, Frames, load, notices
+from commtrace.analyze import CATALOG, Frames, load
+from commtrace.analyze.notices import table as notices
 from commtrace.figures import PICTURES, pictures
 from commtrace.figures.theme import DARK, TITLE_PIXELS
 from tests.commtrace.analyze.devices.devices import device_trace

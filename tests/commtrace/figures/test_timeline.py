@@ -259,3 +259,24 @@ def test_with_a_title_kinds_waiting_and_phases_are_in_a_legend() -> None:
     assert wait.legendgroup == transfer.legendgroup
     assert not wait.showlegend
     assert not any(trace.showlegend for trace in timeline(load(training_trace())).data)
+
+
+def test_the_critical_path_is_drawn_over_the_ranks_if_it_is_asked_for() -> None:
+    times = {(0, 0): (100, 120), (1, 0): (10, 120), (0, 1): (130, 320), (1, 1): (300, 320)}
+    run = run_of(
+        [
+            call(
+                rank=rank, id=seq, seq=seq, at=at, until=end, call_ns=end - at, blocked_ns=end - at
+            )
+            for (rank, seq), (at, end) in times.items()
+        ]
+    )
+    assert parts(timeline(run), "path") == {}
+    figure = timeline(run, critical_path=True, title="Timeline")
+    path, hop = parts(figure, "path")[""], parts(figure, "hop")[""]
+    table = CATALOG["critical_path"].function(run)
+    assert list(path.x) == pytest.approx((table["duration_ns"] / 1e6).tolist())
+    assert [round(y) for y in path.y] == table["rank"].tolist()
+    assert len(hop.x) == 3 * (table["from_rank"] >= 0).sum() > 0
+    assert path.showlegend
+    assert "transfer of all_reduce" in path.hovertext[0]

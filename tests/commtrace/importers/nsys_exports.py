@@ -18,6 +18,11 @@ CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INT NOT NULL, end INT NOT NULL, 
 CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT NOT NULL, end INT NOT NULL, deviceId INT,
     contextId INT, streamId INT, correlationId INT, globalPid INT, demangledName INT NOT NULL,
     shortName INT NOT NULL, gridX INT NOT NULL, gridY INT NOT NULL, gridZ INT NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION (start INT NOT NULL, end INT NOT NULL,
+    deviceId INT, contextId INT, streamId INT, correlationId INT, globalPid INT,
+    syncType INT NOT NULL, eventId INT NOT NULL, eventSyncId INT NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_CUDA_EVENT (deviceId INT, contextId INT, streamId INT,
+    correlationId INT, globalPid INT, eventId INT NOT NULL, eventSyncId INT NOT NULL);
 CREATE TABLE NVTX_EVENTS (start INT NOT NULL, end INT, eventType INT NOT NULL, rangeId INT,
     category INT, color INT, text TEXT, globalTid INT, endGlobalTid INT, textId INT, domainId INT,
     uint64Value INT, jsonTextId INT, jsonText TEXT, binaryData TEXT);
@@ -97,3 +102,43 @@ def write_export(path: Path, *processes: Process, payload: bool = True) -> Path:
                     )  # fmt: skip
         base.executemany("INSERT INTO StringIds VALUES (?, ?)", [(n, t) for t, n in names.items()])
     return path
+
+
+def add_waits(path: Path, process: Process, *, are_recorded: bool = True) -> None:
+    """Let stream 20 wait twice for an event of stream 7, behind each kernel there, then the host.
+
+    The calls begin at 200, 600 and 900 µs. `are_recorded` adds the records of CUPTI.
+    """
+    global_pid = 1 << 56 | process.pid << 24
+    thread, names = global_pid | process.pid, {}
+    calls = [
+        ("cudaEventRecord_v3020", 200_000, 9001), ("cudaStreamWaitEvent_v3020", 210_000, 9002),
+        ("cudaEventRecord_v3020", 600_000, 9003), ("cudaStreamWaitEvent_v3020", 610_000, 9004),
+        ("cudaStreamSynchronize_v3020", 900_000, 9005),
+        ("cudaDeviceSynchronize_v3020", 950_000, 9006),
+    ]  # fmt: skip
+    waits = [(9002, 20, 2), (9004, 20, 2), (9005, 20, 3), (9006, (1 << 32) - 1, 4)]
+    starts = {correlation: start for _, start, correlation in calls}
+    with closing(sqlite3.connect(path)) as base, base:
+        for name, start, correlation in calls:
+            number = names.setdefault(name, 500 + len(names))
+            base.execute(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, 0, ?, ?, ?, 0, NULL)",
+                [start, start + 2000, thread, correlation, number],
+            )
+        base.executemany("INSERT INTO StringIds VALUES (?, ?)", [(n, t) for t, n in names.items()])
+        if not are_recorded:
+            return
+        for correlation in (9003, 9001):
+            base.execute(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (?, 1, 7, ?, ?, 4, 0)",
+                [process.device, correlation, global_pid],
+            )
+        for correlation, stream, kind in waits:
+            start = starts[correlation]
+            base.execute(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_SYNCHRONIZATION VALUES "
+                "(?, ?, ?, 1, ?, ?, ?, ?, ?, 0)",
+                [start + 500, start + 1500, process.device, stream, correlation, global_pid, kind,
+                 4 if kind == 2 else 0],
+            )  # fmt: skip

@@ -11,7 +11,14 @@ import pytest
 from commtrace.analyze import CATALOG, Frames, load
 from commtrace.errors import NotATraceError, TraceError
 from commtrace.importers import import_trace
-from tests.commtrace.importers.nsys_exports import EPOCH_NS, GEMM, Call, Process, write_export
+from tests.commtrace.importers.nsys_exports import (
+    EPOCH_NS,
+    GEMM,
+    Call,
+    Process,
+    add_waits,
+    write_export,
+)
 
 CALLS = [Call(ts=0), Call(ts=500, function="AllGather", size=64)]
 
@@ -41,6 +48,35 @@ def test_kernels_that_compute_are_no_communication(tmp_path: Path) -> None:
     gpu = CATALOG["gpu_time"].function(frames)
     whole = gpu[gpu["stream"] == -1].iloc[0]
     assert whole["compute_ns"] == 100_000
+
+
+@pytest.mark.parametrize("are_recorded", [True, False])
+def test_waits_for_events_and_streams_have_the_kernels_that_they_wait_for(
+    are_recorded: bool, tmp_path: Path
+) -> None:
+    process = Process(4711, 1, CALLS)
+    path = write_export(tmp_path / "report.sqlite", process)
+    add_waits(path, process, are_recorded=are_recorded)
+    frames = load(import_trace([path]))
+    names = frames.kernels.set_index("id")["name"].str.partition("(")[0]
+    gemms, collectives = (names[names.str.startswith(n)].index.tolist() for n in (GEMM, "nccl"))
+    kernels = [gemms[0], gemms[0], gemms[1], gemms[1], collectives[1], collectives[1]]
+    syncs = frames.syncs
+    assert syncs["kind"].tolist() == [
+        *("event_record", "stream_wait") * 2, "stream_sync", "device_sync",
+    ]  # fmt: skip
+    at = [200_000, 210_000, 600_000, 610_000, 900_000, 950_000]
+    assert syncs["at_ns"].tolist() == [EPOCH_NS + each for each in at]
+    assert set(syncs["thread"]) == {4711}
+    if are_recorded:
+        assert syncs["stream"].tolist() == [7, 20, 7, 20, 20, -1]
+        assert syncs["kernel_id"].tolist() == kernels
+        assert set(syncs["device"]) == {"cuda:1"}
+    else:
+        assert set(syncs["stream"]) == {-1}
+        assert syncs["kernel_id"].tolist() == [-1] * 5 + kernels[5:]
+        (said,) = [each for each in frames.run["lacks"] if "cuda-event-trace" in each]
+        assert said.endswith("3 of 4")
 
 
 def test_without_payloads_and_tables_values_are_unknown(tmp_path: Path) -> None:

@@ -188,3 +188,32 @@ def test_version_11_states_created_groups_and_exit_codes() -> None:
         text for kind, text in zip(table["kind"], table["text"], strict=True) if kind == "new_group"
     ]
     assert [parsed_request(text) for text in texts] == [GroupRequest((0, 1), "gloo", "1")] * 2
+
+
+def test_version_13_states_the_waits_for_calls() -> None:
+    before, trace = (read_trace(GOLD / f"run-v{version}.json") for version in (12, 13))
+    assert before.num_rows("later_waits") == trace.num_rows("syncs") == 0
+    assert set(before.tables["comm"]["wait_begin_ns"]) == {-1}
+    later, comm = trace.tables["later_waits"], trace.tables["comm"]
+    assert list(later["rank"]) == [0, 0, 1, 1]  # one in each step
+    columns = (comm[name] for name in ("rank", "id", "wait_begin_ns", "first_wait_ns"))
+    waits = {
+        (rank, number): begin + lasts for rank, number, begin, lasts in zip(*columns, strict=True)
+    }
+    rows = zip(*(later[name] for name in ("rank", "call_id", "at_ns")), strict=True)
+    assert all(0 < waits[rank, call] <= at for rank, call, at in rows)
+
+
+def test_version_13_states_where_data_comes_from() -> None:
+    before, trace = (read_trace(GOLD / f"run-v{version}.json") for version in (12, 13))
+    assert set(before.tables["ops"]["needs"]) == {""}
+    assert set(before.tables["comm"]["data_op_id"]) == {-1}
+    ops, comm = trace.tables["ops"], trace.tables["comm"]
+    names = dict(zip(zip(ops["rank"], ops["id"], strict=True), ops["op"], strict=True))
+    columns = (comm[name] for name in ("rank", "region", "data_op_id"))
+    sent = [names[rank, op] for rank, region, op in zip(*columns, strict=True) if region]
+    assert sent == ["aten._to_copy.default", "aten.mul.Tensor"] * 4
+    columns = (ops[name] for name in ("op", "shapes", "flops"))
+    products = {row for row in zip(*columns, strict=True) if row[0] == "aten.addmm.default"}
+    assert products == {("aten.addmm.default", "[4];[2,4];[4,4]", 2 * 2 * 4 * 4)}
+    assert {each for each in ops["needs"] if each}

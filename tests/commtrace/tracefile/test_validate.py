@@ -15,8 +15,10 @@ from commtrace.event import (
     FingerprintRow,
     HostEventRow,
     KernelRow,
+    LaterWaitRow,
     RemovedCallsRow,
     SourceRow,
+    SyncRow,
 )
 from commtrace.schema import MAX_RANKS, MOST_INSTANT_NS, TABLES, Column
 from commtrace.tracefile import Trace, read_trace, trace_of_rows
@@ -45,6 +47,8 @@ def sound(**changes: Any) -> Trace:
         for rank in (0, 1)
     ]
     rows["pipeline_actions"] = [ActionRow(rank=rank, id=0, action="loss") for rank in (0, 1)]
+    rows["later_waits"] = [LaterWaitRow(rank=rank, id=0, call_id=0) for rank in (0, 1)]
+    rows["syncs"] = [SyncRow(rank=rank, id=0, kind="stream_wait") for rank in (0, 1)]
     rows["host_events"] = [HostEventRow(rank=rank, id=0, kind="exception") for rank in (0, 1)]
     rows["communicators"] = [CommunicatorRow(rank, "g", START_NS, "dead", 0) for rank in (0, 1)]
     rows["removed_calls"] = [RemovedCallsRow(rank, "g", 3, 3, 17) for rank in (0, 1)]
@@ -104,6 +108,9 @@ def test_bounds_follow_from_the_unit() -> None:
         ("comm", "candidates", "not json"),
         ("comm", "candidates", '[["f32[8] tp:R", "cheap"]]'),
         ("ops", "level", "deep"),
+        ("ops", "needs", "1,c"),
+        ("ops", "shapes", "[8,16"),
+        ("syncs", "kind", "nap"),
         ("host_events", "kind", "lunch"),
         ("pipeline_actions", "action", "sideways"),
         ("comm", "direction", "sideways"),
@@ -127,6 +134,8 @@ def test_a_string_of_another_form_is_named(table: str, column: str, value: str) 
         ("ranks", "end_ns", [START_NS - 1], "where start_ns is"),
         ("steps", "end_ns", [START_NS - 1], "where start_ns is"),
         ("ops", "parent", [0], "where parent is 0"),
+        ("comm", "data_call_id", [0], "where data_call_id is 0"),
+        ("comm", "wait_begin_ns", [START_NS - 1], "where issue_ns is"),
         ("comm", "group", ["strange"], "'strange', which is not in table groups"),
         ("groups", "size", [3], "3 in row 0, which has 2 ranks"),
     ],

@@ -101,7 +101,8 @@ def _times(frames: Frames) -> pd.DataFrame:
             "exposed": exposed,
             "transfer": moved.where(moved >= 0, exposed).where(is_timed),
             "hidden": (end - issue - exposed).clip(lower=0),
-        }
+        },
+        copy=False,
     )
 
 

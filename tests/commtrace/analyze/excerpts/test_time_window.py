@@ -7,7 +7,7 @@ from commtrace.analyze import CATALOG, load
 from commtrace.analyze.excerpts.time_window import of_steps, window_of_steps, within
 from commtrace.analyze.measures.arrivals import arrivals
 from commtrace.errors import UsageError
-from tests.commtrace.analyze.rows import START_NS, call, group, op, run_of, step
+from tests.commtrace.analyze.rows import START_NS, call, group, op, run_of, step, sync
 from tests.commtrace.analyze.training import training_trace
 
 
@@ -38,12 +38,14 @@ def test_a_collective_is_in_a_window_with_all_of_its_members_or_not_at_all() -> 
             call(rank=1, id=1, seq=1, at=200, until=300, blocked_ns=100),
         ],
         ops=[op(at=0, duration_ns=20), op(at=40, duration_ns=20)],
+        syncs=[sync(id=n, at=20 * n, until=20 * n + 10) for n in range(4)],
         steps=[step(0, 0, 0, 150), step(0, 1, 150, 400)],
     )
     part = within(frames, (20, 60))
     assert part.comm[["rank", "id"]].to_numpy().tolist() == [[0, 0], [1, 0]]
     assert (part.ranks["end_ns"] - part.ranks["start_ns"]).tolist() == [40, 40]
     assert part.ops["start_ns"].sub(frames.start_ns).tolist() == [40]
+    assert part.syncs["id"].tolist() == [1, 2]
     assert part.steps["step"].tolist() == [0]
 
 

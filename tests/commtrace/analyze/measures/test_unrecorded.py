@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from commtrace.analyze import Frames
@@ -16,7 +17,7 @@ from commtrace.analyze.overlap.overlap import overlap
 from commtrace.analyze.traffic.by_step import by_step
 from commtrace.analyze.waits.activity import activity
 from commtrace.analyze.waits.collectives import member_calls
-from commtrace.analyze.waits.time_before import begin_of, previous_end
+from commtrace.analyze.waits.time_before import preceding, previous_end, uses_before
 from tests.commtrace.analyze.rows import LASTS_NS, call, run_of, step
 
 EVERY = 10
@@ -81,11 +82,14 @@ def test_no_rank_works_in_it() -> None:
 def test_the_time_before_a_call_begins_with_its_step() -> None:
     frames = run()
     assert previous_end(frames).tolist()[1:3] == [1100, 2100]
+    later = member_calls(frames)["number"] > 0
+    assert _begin(frames)[later].tolist() == [1100, 2100] * 2
+    assert _begin(run(every=None))[later].max() < 1200
+
+
+def _begin(frames: Frames) -> pd.Series:
     members = member_calls(frames)
-    begin = begin_of(frames, members)
-    later = members["number"] > 0
-    assert begin[later].tolist() == [1100, 2100] * 2
-    assert begin_of(run(every=None), member_calls(run(every=None)))[later].max() < 1200
+    return uses_before(frames, members.join(preceding(frames, members)))["begin"]
 
 
 def test_calls_between_are_not_blamed_on_a_ring_buffer() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from commtrace.analyze import Frames, load, notices, notices_of
+from commtrace.analyze import Frames, load, notices_of
+from commtrace.analyze.notices import of_tables
 from commtrace.analyze.pipelines.bubbles import bubbles
 from commtrace.analyze.pipelines.causes import (
     BLOCKED_RECEIVE,
@@ -238,7 +239,7 @@ def test_a_rank_with_the_most_actions_that_are_kept_is_named(
 ) -> None:
     frames = run_of_program(Program(gpipe(2, 2)))
     assert [each for each in notices_of(frames, "bubbles") if "actions" in each.text] == []
-    monkeypatch.setattr(notices, "MAX_ACTIONS", 4)
+    monkeypatch.setattr(of_tables, "MAX_ACTIONS", 4)
     texts = [each.text for each in notices_of(frames, "bubbles")]
     kept = "Ranks 0, 1: the first 4 actions of pipeline stages were kept"
     assert any(text.startswith(kept) for text in texts), texts

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.commtrace.analyze.second.checked import consistency, divergences, findings
+from tests.commtrace.analyze.second.critical import PLACE, critical_path, critical_share, slack
 from tests.commtrace.analyze.second.device import gpu_time, kernel_patterns
 from tests.commtrace.analyze.second.fingerprinted import replicas, tensors
 from tests.commtrace.analyze.second.gradients import unreduced
@@ -95,6 +96,9 @@ SECOND: dict[str, Second] = {
         ["rank", "kind", "mesh_axis", "phase", "module", "source_file", "source_line"],
     ),
     "start_skew": Second(start_skew, ["group", "number"]),
+    "critical_path": Second(critical_path, ["at_ns"]),
+    "critical_share": Second(critical_share, ["work", "rank", *PLACE]),
+    "slack": Second(slack, PLACE),
     "bandwidth": Second(bandwidth, ["kind", "group", "from_bytes", "algorithm", "protocol"]),
     "sizes": Second(sizes, ["kind", "group", "from_bytes"]),
     "matrix": Second(matrix, ["source", "target"]),

@@ -33,6 +33,20 @@ def test_the_arrays_are_written_once_and_read_again(tmp_path: Path) -> None:
     assert kept_arrays(RUN, never, folder)["num"].tolist() == [4, 5]
 
 
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [(3.0, "int8"), (-129.0, "int16"), (2.0**30, "int32"), (2.0**40, "float64"), (0.5, "float64")],
+)
+def test_numbers_have_the_smallest_integers_in_files(
+    value: float, kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commtrace.analyze.stored.kept_arrays._AT_ONCE", 1)
+    facts = AcrossRanks(lambda part, into: None, {"value": (value, "float64")})
+    found = kept_arrays(RUN, facts, tmp_path / "arrays")["value"]
+    assert found.dtype == kept
+    assert found.tolist() == [value, value]
+
+
 def test_arrays_of_a_run_without_calls_are_empty(tmp_path: Path) -> None:
     for _ in range(2):
         found = kept_arrays(run_of([]), FACTS, tmp_path / "arrays")
@@ -58,6 +72,6 @@ def test_a_damaged_file_is_an_error_that_names_the_folder(place: int, tmp_path: 
 
 def test_a_file_of_another_type_is_an_error(tmp_path: Path) -> None:
     kept_arrays(RUN, FACTS, tmp_path / "arrays")
-    other = AcrossRanks(add, {"num": (0.0, "float64"), "share": (np.nan, "float64")})
-    with pytest.raises(TraceError, match="an array of int8, not float64"):
+    other = AcrossRanks(add, {"num": (False, "bool"), "share": (np.nan, "float64")})
+    with pytest.raises(TraceError, match="an array of int8, not bool"):
         kept_arrays(RUN, other, tmp_path / "arrays")

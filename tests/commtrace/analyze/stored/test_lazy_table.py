@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from commtrace.analyze.stored.lazy_table import LazyTable
+from commtrace.tracefile import StringColumn
 
 TABLE = pd.DataFrame(
     {
@@ -27,11 +28,13 @@ class Reader:
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.num_times = 0
         self.table = LazyTable([*map(str, TABLE)], TABLE.index, self.read)
 
-    def read(self, name: str) -> Any:
-        self.names.append(name)
-        return TABLE[name].array
+    def read(self, names: Sequence[str]) -> dict[str, Any]:
+        self.names += names
+        self.num_times += 1
+        return {name: TABLE[name].array for name in names}
 
 
 FEW: dict[str, tuple[Callable[[Any], Any], set[str]]] = {
@@ -97,6 +100,22 @@ def test_each_column_is_read_once() -> None:
         assert reader.table["rank"].sum() == 4
         assert reader.table[reader.table["rank"] == 1]["rank"].sum() == 2
     assert reader.names == ["rank"]
+
+
+def test_columns_are_read_at_once() -> None:
+    reader = Reader()
+    assert reader.table["time"].name == "time"
+    assert [*reader.table[["rank", "kind", "time"]]] == ["rank", "kind", "time"]
+    assert reader.names == ["time", "rank", "kind"]
+    assert reader.num_times == 2
+
+
+def test_texts_become_categories() -> None:
+    codes: Any = np.array([1, 0, 1])
+    texts = StringColumn(codes, ["b", "a", "c"])
+    table = LazyTable(["kind"], pd.RangeIndex(3), lambda names: {"kind": texts})
+    assert table["kind"].tolist() == ["a", "b", "a"]
+    assert [*table["kind"].cat.categories] == ["a", "b"]
 
 
 def test_unknown_names_are_errors_as_of_any_table() -> None:

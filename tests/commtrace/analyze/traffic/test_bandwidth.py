@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.large_run import BYTES_PER_S, large_trace
-from commtrace.analyze import Frames, load
+from commtrace.analyze import CATALOG, Frames, load
 from commtrace.analyze.traffic.bandwidth import bandwidth
-from commtrace.analyze.traffic.by_kind import by_kind
 from commtrace.settings import Settings, speeds_of_links
 from tests.benchmarks.test_large_run import PLAN
 from tests.commtrace.analyze.rows import call, group, run_of
@@ -182,7 +181,11 @@ def test_a_run_with_a_straggler_reaches_its_link_after_arrival_only() -> None:
 def test_by_kind_has_the_busbw_after_arrival() -> None:
     calls = collective("all_reduce", [0, 60_000], [100_000, 110_000])
     calls += collective("barrier", [0, 10], [20, 20], seq=1, payload_bytes=0)
-    table = by_kind(run_of(calls)).set_index("kind")["busbw_after_arrival_bytes_per_s"]
+    table = (
+        CATALOG["by_kind"]
+        .function(run_of(calls))
+        .set_index("kind")["busbw_after_arrival_bytes_per_s"]
+    )
     assert table["all_reduce"] == pytest.approx(2 * SIZE / 90e-6)
     assert isnan(table["barrier"])
 

@@ -301,12 +301,16 @@ def test_ranks_that_are_not_listed_are_inferred_as_far_as_the_size_allows(
 def test_clocks_of_several_hosts_are_aligned_by_their_kernels(tmp_path: Path) -> None:
     profiles = training(num_steps=5, late_us=5)
     profiles[1].host = "node1"
+    for profile in profiles:
+        profile.span("cudaDeviceSynchronize", "cuda_runtime", 950, 20, correlation=7)
     for event in profiles[1].events:
         event["ts"] += 10_000  # its clock is 10 ms ahead
     frames = imported(tmp_path, *profiles)
     offset = frames.ranks.set_index("rank").loc[1, "clock_offset_ns"]
     assert abs(offset + 10_000 * US) <= 200 * US
     assert "aligned" in frames.run["clock"]
+    waits = BASE_NS + 950 * US, BASE_NS + 10_950 * US + offset
+    assert frames.syncs["at_ns"].tolist() == [*waits]
 
 
 @pytest.mark.parametrize("fraction", [0.2, 0.6, 0.97])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 from pathlib import Path
+from threading import get_native_id
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_a_wait_completes_a_call_on_the_cpu_unless_its_completion_is_known() -> 
     first, second = unplaced_call(), unplaced_call()
     second.completed(7)
     for call in (first, second):
-        call.waited(3, 10)
+        call.waited(3, 10, 1)
         assert (call.is_over(), call.waited_ns, call.num_waits) == (True, 7, 1)
     assert (first.complete_ns, second.complete_ns) == (10, 7)
 
@@ -80,10 +81,10 @@ def test_a_wait_in_progress_counts_as_blocked_so_far() -> None:
     call.returned()
     assert (call.blocked_ns(), call.state_in_flight()) == (-1, (0, False))
     begin = now() - 5_000
-    call.begun_wait(begin)
+    call.begun_wait(begin, 1)
     assert call.blocked_ns() >= 5_000
     assert call.state_in_flight() == (0, True)
-    call.waited(begin, begin + 7_000)
+    call.waited(begin, begin + 7_000, 1)
     assert (call.blocked_ns(), call.state_in_flight()) == (7_000, (0, False))
 
 
@@ -99,10 +100,33 @@ def test_a_wait_is_in_progress_until_it_returns_or_raises(fails: bool) -> None:
 
     pending: Any = SimpleNamespace(
         call_of_work=lambda _: call,
-        waited_for_work=lambda each, begin, _: each.waited(begin, now()),
+        waited_for_work=lambda each, begin, _: each.waited(begin, now(), get_native_id()),
+        wait_raised=lambda each, begin: each.wait_ended(begin, now(), get_native_id()),
     )
     wait = work_wait(pending, lambda _: None, original)
     with pytest.raises(RuntimeError) if fails else contextlib.nullcontext():
         wait(object())
     assert seen == [(0, True)]
     assert call.state_in_flight() == (0, False)
+    assert call.wait_begin_ns >= 0
+    assert call.first_wait_ns >= 0
+
+
+def test_only_the_wait_that_began_first_is_the_call_s() -> None:
+    call = unplaced_call()
+    call.begun_wait(10, 1)
+    call.begun_wait(12, 2)
+    assert not call.waited(12, 20, 2)
+    assert (call.wait_begin_ns, call.first_wait_ns, call.wait_thread) == (10, -1, 1)
+    assert call.waited(10, 21, 1)
+    assert not call.wait_ended(30, 31, 1)
+    assert (call.wait_begin_ns, call.first_wait_ns, call.wait_thread) == (10, 11, 1)
+
+
+def test_a_synchronous_call_has_no_wait() -> None:
+    call = unplaced_call()
+    call.request.set_async(False)
+    call.begun_wait(10, 1)
+    assert call.waited(10, 20, 1)
+    assert (call.wait_begin_ns, call.first_wait_ns, call.wait_thread) == (-1, -1, -1)
+    assert call.waited_ns == 10

@@ -55,9 +55,10 @@ CALLS: tuple[Callable[[], Any], ...] = (
     lambda: all_gather_tensor(torch.ones(2), 0, dist.group.WORLD),
     lambda: all_gather_tensor(torch.ones(4), 0, dist.group.WORLD),
 )
-OF_ONE_CALL = frozenset(
-    {"id", "seq", "start_ns", "duration_ns", "complete_ns", "line", "group", "sent_id", "callers"}
-)
+OF_ONE_CALL = frozenset({
+    "id", "seq", "start_ns", "duration_ns", "complete_ns", "line", "group", "sent_id", "callers",
+    "data_op_id", "data_call_id", "used_by_op_id", "used_by_call_id",
+})  # fmt: skip
 
 
 def columns(call: Any) -> dict[str, Any]:

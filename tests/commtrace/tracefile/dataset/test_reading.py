@@ -24,7 +24,7 @@ from commtrace.errors import (
 )
 from commtrace.schema import TABLES
 from commtrace.tracefile import Trace, read_parts, read_trace, spool_name
-from commtrace.tracefile.dataset import open_dataset, prepare_dataset
+from commtrace.tracefile.dataset import StoredRows, open_dataset, prepare_dataset
 from commtrace.tracefile.dataset.layout import digest_of
 from commtrace.tracefile.dataset.reading import Dataset
 from commtrace.tracefile.dataset.table_files import TableFile, footer_digest
@@ -74,9 +74,9 @@ def test_only_the_ranks_and_columns_asked_for_are_read(
     read: list[tuple[str, Any]] = []
     original = TableFile.read
 
-    def spied(self: TableFile, strings: Any, allowance: Any, only: Any = None) -> Any:
+    def spied(self: TableFile, strings: Any, only: Any = None) -> Any:
         read.append((self.path.parent.name, only))
-        return original(self, strings, allowance, only)
+        return original(self, strings, only)
 
     monkeypatch.setattr(TableFile, "read", spied)
     trace = open_dataset(folder).trace(ranks=[3, 1], columns={"comm": ["kind", "issue_ns"]})
@@ -105,11 +105,12 @@ def test_a_column_without_a_known_value_is_not_read(
         return original(self, number, names)
 
     monkeypatch.setattr(TableFile, "_row_group", spied)
-    rows = open_dataset(folder).rows("comm", [2])
+    rows = StoredRows(open_dataset(folder), "comm", [2])
     whole = read_parts([folder]).tables["comm"]
     places = [row for row, rank in enumerate(whole["rank"]) if rank == 2]
     for column in TABLES["comm"]:
-        assert list(rows.column(column.name)) == [whole[column.name][row] for row in places]
+        (found,) = rows.columns([column.name]).values()
+        assert list(found) == [whole[column.name][row] for row in places]
     never = {"algorithm", "protocol", "stream", "device_ns"}
     assert not never & set(read)
     assert {"kind", "issue_ns", "module", "op_id"} <= set(read)
@@ -356,7 +357,7 @@ def test_intact_files_that_ranks_have_exchanged_are_refused(table: str, folder: 
         f"  try: remove {folder}/dataset, and `commtrace merge {folder}` prepares it again"
     )
     with pytest.raises(TruncatedTraceError, match="the contents of"):
-        open_dataset(folder).rows(table, [2]).column("start_ns" if table == "ops" else "issue_ns")
+        StoredRows(open_dataset(folder), table, [2]).columns(["rank"])
     prepare_dataset(folder)
     assert same(read_trace(folder), read_parts([folder]))
 

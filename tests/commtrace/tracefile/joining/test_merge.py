@@ -205,7 +205,7 @@ def test_one_spool_reads_as_a_trace_of_its_own(tmp_path: Path) -> None:
 def test_a_made_up_run_on_cpu_has_rows_in_every_table_of_a_recording(tmp_path: Path) -> None:
     trace = read_trace(write_synthetic_run(tmp_path / "run.json"))
     assert [name for name in trace.tables if not trace.num_rows(name)] == [
-        "kernels", "communicators", "removed_calls",
+        "kernels", "syncs", "communicators", "removed_calls",
     ]  # fmt: skip
 
 

@@ -1,0 +1,90 @@
+"""Answers of replays as lines of text, for the terminal, notebooks and the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from commtrace.analyze.replay.effects import RANK, effects
+from commtrace.analyze.replay.whatif import Prediction
+from commtrace.analyze.replay.words import (
+    after_text,
+    saves_text,
+    text_beside,
+    unit_of,
+    verdict_text,
+)
+from commtrace.units import counted, text_of_measured, text_of_ranks, text_within
+
+_MOST_RANKS = 8
+"""Lines of ranks of an answer; of more, there is their mean."""
+_OF = {RANK: "step of ", "kind": "blocked in "}
+_TIMES = ("before_ns", "after_ns", "saved_ns")
+HEADINGS = ("before", "after", "saved")
+
+
+def step_line(answer: Prediction) -> str:
+    """Return the times of a step before and with the changes: `step 290 ± 15 ms -> 272 ms`."""
+    before = answer.before
+    time = text_of_measured(before.step_ns, before.error_ns)
+    after = after_text(before.step_ns, answer.after, before.error_ns)
+    return f"{unit_of(before.num_steps)} {time} -> {after}"
+
+
+def verdict_line(answer: Prediction) -> str:
+    """Return the effect of the changes on the step time: `saves 18.4 ms (6.3%)`."""
+    return verdict_text(answer.before, answer.after)
+
+
+def effect_lines(answer: Prediction) -> list[tuple[str, ...]]:
+    """Return name, time before, time after and saved time of each effect that is not 0 throughout.
+
+    Ranks of equal texts share a line.
+    """
+    table = effects(answer)
+    rows = table[(table["before_ns"] != 0) | (table["after_ns"] != 0)].to_dict("records")
+    ranks = [row for row in rows if row["of"] == RANK]
+    equal: dict[tuple[str, ...], list[int]] = {}
+    for row in ranks:
+        equal.setdefault(_cells(answer, row), []).append(int(row["name"].rpartition(" ")[2]))
+    if len(equal) > _MOST_RANKS:
+        mean = {name: sum(row[name] for row in ranks) / len(ranks) for name in _TIMES}
+        lines = [(f"step of {counted(len(ranks), 'rank')}, mean", *_cells(answer, mean))]
+    else:
+        lines = [(f"step of {text_of_ranks(each)}", *cells) for cells, each in equal.items()]
+    others = [row for row in rows if row["of"] != RANK]
+    return lines + [(_OF.get(row["of"], "") + row["name"], *_cells(answer, row)) for row in others]
+
+
+def _cells(answer: Prediction, row: Mapping[Any, Any]) -> tuple[str, ...]:
+    step, error = answer.before.step_ns, answer.before.error_ns
+    share = error / step if step else math.nan
+    return (
+        text_beside(row["before_ns"], step, error),
+        text_beside(row["after_ns"], step, error),
+        text_within(row["saved_ns"], abs(row["saved_ns"]) * share),
+    )
+
+
+def extent_line(answer: Prediction) -> str:
+    """Return the extent of the changes, and the number of dependencies that are supposed."""
+    notes = [f"{counted(len(answer.changed.rows), 'call')} changed"]
+    if answer.changed.num_unknown:
+        notes.append(f"{answer.changed.num_unknown:,} left alone: the trace lacks their data times")
+    num = answer.num_dependencies
+    return "; ".join([*notes, f"{answer.num_inferred:,} of {num:,} dependencies are inferred"])
+
+
+def folded(rows: Sequence[Mapping[Any, Any]]) -> list[dict[Any, Any]]:
+    """Return rows of table `whatif` of which none reads like another.
+
+    Ranks that are balanced by one finding, and by all of them, are alike if they save as much.
+    Column `texts` has the texts of all rows that are alike.
+    """
+    found: dict[tuple[str, ...], dict[Any, Any]] = {}
+    for row in rows:
+        is_balance = row["text"].split()[0] == "balance"
+        key = (saves_text(row), *(["balance"] if is_balance else [row["change"], row["how"]]))
+        found.setdefault(key, {**row, "texts": []})["texts"].append(row["text"])
+    return list(found.values())

@@ -1,0 +1,103 @@
+"""Time of transfers by their size: latency + bytes / bandwidth, as the run's own transfers show it.
+
+The transfers of a kind in groups of equal size and axis are fitted, as medians by size. Without
+two sizes that differ by a factor of `LEAST_RATIO`, only bounds are known: all of the time is
+latency, or the bytes take as long as over links of `LEAST_BYTES_PER_S`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.replay.build import work_graph
+from commtrace.analyze.replay.graph import QUEUE, TRANSFER
+from commtrace.analyze.run.cached_per_run import cached_per_run
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import mesh_axes
+from commtrace.units import NANOSECONDS_PER_SECOND
+
+LEAST_RATIO = 4.0
+"""Ratio of the largest to the smallest size from which latency and bandwidth are told apart."""
+
+LEAST_BYTES_PER_S = 125e6
+"""Least bandwidth of the links of a run: 1 Gbit/s."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prices:
+    """Latency and bandwidth of the transfers of a run.
+
+    Attributes:
+        of_calls: By rows of table `comm`: `transfer_ns`, the time of the transfer; `latency_ns`
+            and `ns_per_byte` of transfers of its kind and group, nan if they are unknown; and
+            `payload_bytes`.
+    """
+
+    of_calls: pd.DataFrame
+
+    def latency_shares(self) -> tuple[pd.Series, pd.Series]:
+        """Return which part of each call's transfer is latency, and the least that it can be.
+
+        The first is nan if it is unknown.
+        """
+        own = self.of_calls
+        size, time = own["payload_bytes"].clip(lower=0), own["transfer_ns"]
+        total = own["latency_ns"] + own["ns_per_byte"] * size
+        moving = size * (NANOSECONDS_PER_SECOND / LEAST_BYTES_PER_S)
+        least = (1 - moving / time.where(time > 0)).clip(lower=0).fillna(0)
+        return own["latency_ns"] / total.where(total > 0), least
+
+
+@cached_per_run
+def prices_of(run: Frames) -> Prices:
+    """Return the latency and the bandwidth of the transfers of a run."""
+    graph = work_graph(run)
+    calls, links = graph.calls, graph.links
+    transfer = np.full(len(graph.points), np.nan)
+    edges = np.flatnonzero((links.sort == TRANSFER) | (links.sort == QUEUE))
+    # Of a transfer in turn, the shorter edge is the time without what it was behind.
+    order = edges[np.argsort(-links.length[edges], kind="stable")]
+    transfer[links.target[order]] = links.length[order]
+    comm, kept = run.comm, calls.index
+    group = comm["group"].loc[kept]
+    size = group.map(run.groups.set_index("name")["size"])
+    table = pd.DataFrame(
+        {
+            "kind": comm["kind"].loc[kept],
+            "group_size": size.astype("float64"),
+            "payload_bytes": comm["payload_bytes"].loc[kept],
+            "transfer_ns": transfer[calls["end_point"].to_numpy()],
+        },
+        index=kept,
+    )
+    of = table.groupby(["kind", mesh_axes(run, group), "group_size"], observed=True, dropna=False)
+    alike = of.ngroup()
+    known = (table["payload_bytes"] >= 0) & table["transfer_ns"].notna()
+    times = table.loc[known, "transfer_ns"].groupby([alike[known], table["payload_bytes"][known]])
+    medians = times.agg(median="median", num="size")
+    fits = {each: _fitted(own.reset_index()) for each, own in medians.groupby(level=0)}
+    fitted = np.array([fits.get(each, (np.nan, np.nan)) for each in range(of.ngroups)])
+    table[["latency_ns", "ns_per_byte"]] = fitted.reshape(-1, 2)[alike.to_numpy()]
+    return Prices(table)
+
+
+def _fitted(of_sizes: pd.DataFrame) -> tuple[float, float]:
+    """Return latency in ns, and ns per byte, of median times by size; nan if they are unknown."""
+    size, time, num = (
+        of_sizes[name].to_numpy("float64") for name in ("payload_bytes", "median", "num")
+    )
+    smallest, largest = max(size.min(), 1.0), size.max()
+    if len(size) < 2 or largest / smallest < LEAST_RATIO:
+        return np.nan, np.nan
+    # Relative errors, since sizes differ by orders of magnitude.
+    weight = np.sqrt(num) / np.maximum(time, 1.0)
+    design = np.stack([weight, weight * size], axis=1)
+    (latency, slope), *_ = np.linalg.lstsq(design, weight * time, rcond=None)
+    if slope < 0:
+        return float(np.average(time, weights=num)), 0.0
+    if latency < 0:
+        return 0.0, float((weight**2 * size * time).sum() / (weight**2 * size**2).sum())
+    return float(latency), float(slope)

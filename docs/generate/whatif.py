@@ -1,0 +1,202 @@
+"""Write docs/whatif.md: replays of a run with changes, and the table of changes.
+
+Run by `make docs`; a test compares the file with the output of this module.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from commtrace.analyze.replay.changes import VERBS
+
+TARGET = Path(__file__).parents[1] / "whatif.md"
+
+ABOUT = """\
+# What would help
+
+Written by `make docs` from `commtrace/analyze/replay/changes.py`: change that or
+`docs/generate/whatif.py`, not this file.
+
+A sum of blocked time does not say what a change would save: a rank that waits less for one call may
+wait longer for the next. `commtrace whatif` replays a recorded run with a change and measures the
+step again. Without a change, it tries those of the findings and those that apply to any run, and
+lists the ones that make a step shorter, best first:
+
+    commtrace whatif run.json
+
+```text
+step 290 ± 15 ms, of 29 steady steps
+on the critical path: work of hosts 47%, transfers 45%, returns from waits 7%,
+issuing calls 1%
+
+ 1  saves 50 ms (17%)  Ranks were ready to run but had no core for 10% of the
+    time, 843 ms of each on average; 4 ranks share a host.
+    290 ± 15 ms -> 241 ms
+    how: Give each rank cores of its own: fewer ranks on a host, fewer threads
+         for each (OMP_NUM_THREADS, workers of data loaders), no other programs.
+    replayed: cores where finding=1
+
+ 2  limit: saves 149 ms (51%)  ideal network: transfers take no time
+    290 ± 15 ms -> 141 ms
+    how: a limit: no faster network and no other algorithm saves more
+    replayed: shrink *0
+```
+
+Ranks of this run share cores, and half of a step is computation, so that no network could make
+it twice as fast. Changes that save less than the step varies are left out. [The page](report.md) opens with the
+best change, and lists all of them in the section *What would help*.
+
+## Asking for a change
+
+    commtrace whatif run.json overlap
+    commtrace whatif run.json "remove where kind=barrier" "compute *0.8 where rank=3"
+    commtrace whatif run.json overlap -o replayed.json
+
+```text
+overlap
+step 290 ± 15 ms -> 272 ms  saves 18.4 ms (6.3%)
+                       before   after    saved
+step of rank 0         288 ms  272 ms  15.6 ms
+step of rank 1         285 ms  265 ms  19.6 ms
+step of rank 2         289 ms  274 ms  14.3 ms
+step of rank 3         289 ms  265 ms    24 ms
+blocked in all_reduce  209 ms  181 ms    28 ms
+blocked in all_gather    9 ms    8 ms  1.06 ms
+Wait at N x N           66 ms   50 ms  16.3 ms
+2,528 calls changed; 105 left alone: the trace lacks their data times; 0 of
+22,933 dependencies are inferred
+```
+
+Several changes are made in turn, and together. `-o` writes the replayed run, which every command
+reads: `commtrace timeline replayed.json`, `commtrace diff run.json replayed.json`. A replayed run
+says so in every output, with its changes. In Python:
+
+```python
+import commtrace
+
+run = commtrace.load("run.json")
+run.whatif()  # the table of changes that pay
+found = run.whatif("overlap", "remove where kind=barrier")
+found.step_ns, found.replayed_step_ns, found.saved_ns  # the last two: at least, and at most
+found.effects()  # step time by rank, blocked time by kind, waits by wait state
+found.run.timeline()  # the replayed run has all views
+```
+
+`--json` has table [`whatif`](analyses.md); with changes, it has the numbers of the answer:
+
+| field | value |
+| --- | --- |
+| `changes` | the changes |
+| `step_ns`, `error_ns`, `num_steps` | step time as recorded, its standard error, and the number of steady steps; without steps 0, and the time of the run |
+| `replayed_step_ns`, `saved_ns` | with the changes, each at least and at most |
+| `num_calls`, `num_unknown` | calls that are changed, and calls that are left alone because the trace lacks their data times |
+| `num_inferred`, `num_dependencies` | dependencies that the trace does not state, and all |
+| `effects` | rows of `of`, `name`, `before_ns`, `after_ns`, `saved_ns`, as `--csv` has them |
+
+## The changes
+
+A change is a verb, a value if it takes one, and conditions after `where`, joined by `and`.
+Conditions are those of `commtrace table --where`: of table `comm` and `mesh_axis`, or, of
+`compute`, of table `ops` or `kernels`. `finding=3` names the calls of the third finding of
+`commtrace findings --json`.
+
+| change | value | meaning | example |
+| --- | --- | --- | --- |
+"""  # noqa: E501 - rows of a table
+
+END = """\
+
+A factor multiplies: `*0.5`, or `/2`. If a change is about some members of a collective, `remove`,
+`merge` and changes of transfers are about all of them.
+
+## What a replay is
+
+The run becomes a graph of work. Points are instants: a host issues a call, a wait returns, a kernel
+begins. Edges are work between them, and each has its recorded duration:
+
+```text
+rank 0  work ──> issue ──────────┐                          ┌─> return ─ work ─> end of step
+                                 ├─> all arrived ─ transfer ┤
+rank 1  longer work ────> issue ─┘                          └─> return ─ work ─> end of step
+             └─ launch ─> kernel ─> kernel ─> ...   a stream of a device
+```
+
+A point happens once everything before it has. Replayed without a change, every instant is as
+recorded. A change alters edges: `compute *0.5` halves those of work, `remove` takes out a call
+with its transfer, `overlap` moves the issue to where the data was ready, and the wait to where
+the result was used. Then all instants are computed again. A wait for a late rank is not an edge
+with a duration: it follows from the arrivals, and so becomes shorter or longer by itself.
+
+The time of a step is the median over steady steps of the mean over ranks. A step ends when its host
+has ended it and its kernels have run.
+
+## Reading an answer
+
+- **±** is the standard error of the step time, by the variation between steps. Times are printed to
+  the digits that it bears. A saving below it cannot be verified by a single run of as many steps.
+- A **range** has two replays. The trace does not tell how much of a transfer is latency if all
+  messages of a kind are equally long; or it lacks when a result was used. The truth lies between
+  *all* and *nothing* of it. The times by rank and kind, and the replayed run, are of the longer
+  step.
+- A **limit** shows what is at stake. A change of the program saves at most as much: an ideal
+  network has no latency, and prefetching without bounds needs memory without bounds.
+- **Left alone** are calls for which the trace lacks when the data was ready or the result used,
+  which are recorded with detail `op` on the CPU. The saving may be larger.
+- **Inferred** dependencies are not stated by the trace: a host that waits for a device without a
+  recorded synchronization, for example. If many are inferred, trust the answer less.
+- Savings of several lines do not add up: replay the changes together.
+
+## Modelled, and not
+
+Modelled are the hosts' threads and their order, operators, calls with all members, point-to-point
+transfers, waits, launches, streams, synchronizations and steps. Not modelled:
+
+- **Contention.** Computation and communication that newly overlap slow each other down: on the CPU
+  they share cores, on a GPU multiprocessors and memory. gloo's threads and NCCL's channels serve
+  several calls at a time, which a replay lets run at full speed. The truth saves less.
+- **Memory.** Prefetched parameters and larger buckets need space; a replay does not know the limit.
+- **Other kernels.** A smaller message may be sent by another algorithm.
+- **Asynchronous calls on devices** keep the streams that they ran on.
+- **The optimizer's results.** `payload *0.5` does not know whether 16 bits suffice.
+
+## Accuracy
+
+`make bench-whatif` runs programs with a known cost, such as a needless gather, replays their runs
+without it, runs the programs without it, and prints predicted and measured step times. Of 19
+costs in 16 programs of 2 and 4 ranks over gloo, the median error was 1.1 %; subtracting the
+blocked time of the calls was wrong by 16.5 %. A replay without a change gives the recorded times
+of every call. It also prints the residuals by cause, the speed of replays, and what is promised
+for healthy programs.
+
+## From the answer to a change
+
+1. Take the first line that is no limit. *how* names the setting or function.
+2. `commtrace findings run.json` and `commtrace table run.json overlap_lost` name the lines of the
+   calls; `commtrace whatif run.json "overlap where source_line=41"` tells whether a single line
+   suffices.
+3. `commtrace diff run.json replayed.json` shows the calls that differ.
+4. Change the program, record it again, and compare: `commtrace diff run.json changed.json`. If the
+   step is not as short as predicted, `commtrace diff replayed.json changed.json` shows where.
+5. If nothing helps, the second line says what bounds the step. *Work of hosts* is the program's own
+   computation, or Python's; *transfers* need fewer bytes or faster links.
+"""
+
+
+def escaped(cell: str) -> str:
+    """Escape pipes, so that a cell cannot end its own column."""
+    return cell.replace("|", "\\|")
+
+
+def render() -> str:
+    """Render the document."""
+    rows = [
+        f"| `{name}` | {escaped(' or '.join(verb.takes)) or 'none'} | {escaped(verb.meaning)} | "
+        f"`{escaped(verb.example)}` |\n"
+        for name, verb in VERBS.items()
+    ]
+    return ABOUT + "".join(rows) + END
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render())
+    print(f"wrote {TARGET}")

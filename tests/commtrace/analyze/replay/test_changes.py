@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from commtrace.analyze import load
+from commtrace.analyze.replay.changes import VERBS, parsed
+from commtrace.analyze.replay.whatif import what_if
+from commtrace.errors import UsageError
+from tests.commtrace.analyze.replay.simulated import (
+    MS,
+    Call,
+    Program,
+    Step,
+    Use,
+    Wait,
+    Work,
+    simulated,
+    step_ns,
+)
+from tests.commtrace.analyze.rows import call, run_of
+
+NUM_STEPS = 5
+
+
+def program(rank: int, of_step: Callable[[int, int], Sequence[Any]]) -> Program:
+    """Steps of a rank; the names of calls have the number of their step."""
+    steps: list[Any] = []
+    for number in range(NUM_STEPS):
+        steps += [Step(), *of_step(rank, number)]
+    return steps
+
+
+def programs(of_step: Callable[[int, int], Sequence[Any]], num: int = 2) -> list[Program]:
+    return [program(rank, of_step) for rank in range(num)]
+
+
+def predicted(of_step: Callable[[int, int], Sequence[Any]], *changes: str, num: int = 2) -> float:
+    """Step time that a replay predicts, where it is no range."""
+    least, most = what_if(load(simulated(programs(of_step, num))), changes).after
+    assert least == most
+    return most
+
+
+def with_barrier(rank: int, number: int) -> Sequence[Any]:
+    return [
+        Work(100 + 60 * (rank == number % 2)),
+        Call(f"barrier{number}", 30, "barrier", line=5),
+        Work(200 - 60 * (rank == number % 2)),
+        Call(f"sum{number}", 50),
+    ]
+
+
+def test_a_removed_call_waits_for_nobody_and_takes_no_time() -> None:
+    def without(rank: int, number: int) -> Sequence[Any]:
+        return [
+            each for each in with_barrier(rank, number) if getattr(each, "kind", "") != "barrier"
+        ]
+
+    changed = step_ns(programs(without))
+    assert changed < step_ns(programs(with_barrier)) - 60 * MS
+    assert predicted(with_barrier, "remove where kind=barrier") == changed
+    assert predicted(with_barrier, "remove where source_line=5") == changed
+
+
+def test_a_removed_asynchronous_call_is_not_waited_for() -> None:
+    def with_call(rank: int, number: int) -> Sequence[Any]:
+        name = f"g{number}"
+        return [
+            Work(50),
+            Call(name, 400, "all_gather", issue=5),
+            Work(30),
+            Wait(name),
+            Call(f"s{number}", 9),
+        ]
+
+    def without(rank: int, number: int) -> Sequence[Any]:
+        return [Work(80), Call(f"s{number}", 9)]
+
+    assert predicted(with_call, "remove where kind=all_gather") == step_ns(programs(without))
+
+
+@pytest.mark.parametrize("transfer", [40, 100, 300])
+def test_an_asynchronous_call_is_waited_for_where_its_result_is_used(transfer: int) -> None:
+    def blocking(rank: int, number: int) -> Sequence[Any]:
+        name = f"a{number}"
+        return [Work(20 + 10 * rank), Call(name, transfer), Work(100), Use(name), Work(7)]
+
+    def hidden(rank: int, number: int) -> Sequence[Any]:
+        name = f"a{number}"
+        return [Work(20 + 10 * rank), Call(name, transfer, issue=0), Work(100), Wait(name), Work(7)]
+
+    assert predicted(blocking, "async where kind=all_reduce") == step_ns(programs(hidden))
+
+
+def test_a_wait_moves_to_the_use_of_its_result() -> None:
+    def at_once(rank: int, number: int) -> Sequence[Any]:
+        name = f"a{number}"
+        return [Work(20), Call(name, 90, issue=4), Wait(name), Work(60 + rank), Use(name), Work(7)]
+
+    def late(rank: int, number: int) -> Sequence[Any]:
+        name = f"a{number}"
+        return [Work(20), Call(name, 90, issue=4), Work(60 + rank), Wait(name), Work(7)]
+
+    assert predicted(at_once, "async") == step_ns(programs(late))
+
+
+def test_a_call_is_issued_earlier_when_its_data_is_ready() -> None:
+    def late(rank: int, number: int) -> Sequence[Any]:
+        # The wait for another call does not write to the data.
+        first, name = f"f{number}", f"a{number}"
+        return [Work(40), Call(first, 100), Call(name, 90), Use(name), Work(30)]
+
+    def early(rank: int, number: int) -> Sequence[Any]:
+        first, name = f"f{number}", f"a{number}"
+        return [Work(40), Call(name, 90, issue=0), Call(first, 100), Wait(name), Work(30)]
+
+    chosen = "earlier where source_line=1"
+    assert predicted(late, chosen) == step_ns(programs(early))
+
+
+@pytest.mark.parametrize(("factor", "text"), [(0.5, "*0.5"), (0.25, "/4"), (3, "×3")])
+def test_work_takes_a_multiple_of_its_time(factor: float, text: str) -> None:
+    def scaled(by: float) -> Callable[[int, int], Sequence[Any]]:
+        def of_step(rank: int, number: int) -> Sequence[Any]:
+            return [
+                Work(round(200 * (by if rank == 1 else 1))),
+                Call(f"a{number}", 30),
+                Work(round(80 * (by if rank == 1 else 1))),
+                Call(f"b{number}", 10),
+            ]
+
+        return of_step
+
+    assert predicted(scaled(1), f"compute {text} where rank=1") == step_ns(programs(scaled(factor)))
+
+
+def test_only_the_chosen_operators_become_faster() -> None:
+    def of_step(lasts: int) -> Callable[[int, int], Sequence[Any]]:
+        def made(rank: int, number: int) -> Sequence[Any]:
+            return [Work(50, "add"), Work(lasts, "mm"), Work(20), Call(f"a{number}", 30)]
+
+        return made
+
+    for condition in ("op=mm", "module~layers.mm"):
+        found = predicted(of_step(400), f"compute *0.5 where {condition}")
+        assert found == pytest.approx(step_ns(programs(of_step(200))), abs=20)
+
+
+def test_stragglers_become_as_fast_as_the_median_of_their_peers() -> None:
+    def of_step(late: int) -> Callable[[int, int], Sequence[Any]]:
+        def made(rank: int, number: int) -> Sequence[Any]:
+            return [
+                Work(100 + late * (rank == 2)),
+                Call(f"a{number}", 30),
+                Work(50),
+                Call(f"b{number}", 5),
+            ]
+
+        return made
+
+    expected = step_ns(programs(of_step(0), 4))
+    assert predicted(of_step(70), "balance", num=4) == expected
+    assert predicted(of_step(70), "balance where rank=2", num=4) == expected
+    assert predicted(of_step(70), "balance where rank=1", num=4) == step_ns(
+        programs(of_step(70), 4)
+    )
+
+
+def test_work_is_evened_out_at_each_collective_by_itself() -> None:
+    def of_step(late: int) -> Callable[[int, int], Sequence[Any]]:
+        def made(rank: int, number: int) -> Sequence[Any]:
+            # Another rank is late each time, which no rank is regularly.
+            return [Work(100 + late * (rank == number % 4)), Call(f"a{number}", 30)]
+
+        return made
+
+    assert predicted(of_step(90), "balance", num=4) == step_ns(programs(of_step(90), 4))
+    assert predicted(of_step(90), "even", num=4) == step_ns(programs(of_step(0), 4))
+
+
+def test_calls_in_a_row_are_merged_unless_a_result_is_used_between() -> None:
+    def latency_and_bytes(num_bytes: int) -> int:
+        return 100 + num_bytes
+
+    def several(rank: int, number: int) -> Sequence[Any]:
+        made: list[Any] = [Work(20)]
+        for each, num_bytes in enumerate((8, 64, 500)):
+            name = f"{each}_{number}"
+            made.append(Call(name, latency_and_bytes(num_bytes), num_bytes=num_bytes, line=3))
+        made += [Use(f"{each}_{number}") for each in range(3)]
+        last = f"l{number}"
+        return [*made, Work(40), Call(last, latency_and_bytes(8), num_bytes=8, line=4), Use(last)]
+
+    def one(rank: int, number: int) -> Sequence[Any]:
+        return [
+            Work(20), Call(f"m{number}", latency_and_bytes(572), num_bytes=572), Work(40),
+            Call(f"l{number}", latency_and_bytes(8), num_bytes=8),
+        ]  # fmt: skip
+
+    found = predicted(several, "merge where source_line=3")
+    assert found == pytest.approx(step_ns(programs(one)), rel=1e-3)
+    with pytest.raises(UsageError, match="is of nothing in this run"):
+        predicted(several, "merge where source_line=99")
+
+
+def test_latency_and_bandwidth_are_told_apart_by_sizes() -> None:
+    def of_step(latency: int, per_byte: float) -> Callable[[int, int], Sequence[Any]]:
+        def made(rank: int, number: int) -> Sequence[Any]:
+            sizes = (100, 1000, 9000)
+            return [
+                Call(f"{size}_{number}", round(latency + per_byte * size), num_bytes=size)
+                for size in sizes
+            ]
+
+        return made
+
+    run = of_step(500, 0.5)
+    for changes, expected in (
+        (("latency *0.1",), of_step(50, 0.5)),
+        (("bandwidth *2",), of_step(500, 0.25)),
+        (("payload *0.5",), of_step(500, 0.25)),
+        (("latency 50ms", "bandwidth /2"), of_step(50, 1.0)),
+        (("bandwidth 2 kB/s",), of_step(500, 0.5)),
+    ):
+        assert predicted(run, *changes) == pytest.approx(step_ns(programs(expected)), rel=1e-3), (
+            changes
+        )
+
+
+def test_one_size_gives_a_range() -> None:
+    """At 1 Gbit/s, the slowest link, the bytes of a call take half of its time."""
+
+    def of_step(rank: int, number: int) -> Sequence[Any]:
+        return [Work(100), Call(f"a{number}", 80, num_bytes=5_000_000)]
+
+    answer = what_if(load(simulated(programs(of_step))), ["bandwidth *2"])
+    assert answer.after == (160 * MS, 180 * MS)
+    assert answer.saved_ns == (0, 20 * MS)
+
+
+def test_changes_are_made_together() -> None:
+    def of_step(rank: int, number: int) -> Sequence[Any]:
+        return [Work(100), Call(f"b{number}", 30, "barrier"), Work(40), Call(f"a{number}", 60)]
+
+    def both(rank: int, number: int) -> Sequence[Any]:
+        return [Work(70), Call(f"a{number}", 30)]
+
+    changes = ("remove where kind=barrier", "compute *0.5", "shrink *0.5")
+    assert predicted(of_step, *changes) == step_ns(programs(both))
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        (["faster"], ["no change 'faster'", "compute, latency"]),
+        (["compute"], ["no value", "takes a factor", "compute *0.5"]),
+        (["compute *-1"], ["takes a factor"]),
+        (["compute *1e99"], ["takes a factor"]),
+        (["compute /0"], ["takes a factor"]),
+        (["latency 5 lightyears"], ["takes a factor such as *0.5 or a duration"]),
+        (["remove 3"], ["takes no value"]),
+        (["remove where color=red"], ["no column 'color'"]),
+        (["remove where kind=barier"], ["is of nothing in this run", "did you mean kind=barrier?"]),
+        (["remove where rank=7"], ["is of nothing in this run", "ranges from 0 to 1"]),
+        (["compute *0.5 where rank=9"], ["is of nothing in this run"]),
+        (["compute *0.5 where op=aten.mm"], ["no operators in the trace", "--detail op"]),
+        (["remove where kind=barrier", "async where kind=barrier"], ["a change before it removes"]),
+        (["remove where finding=4"], ["1 finding in this run"]),
+    ],
+)  # fmt: skip
+def test_a_change_that_cannot_be_made_is_refused(changes: list[str], parts: list[str]) -> None:
+    run = load(simulated(programs(with_barrier)))
+    with pytest.raises(UsageError) as error:
+        what_if(run, changes)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_a_run_without_times_cannot_be_replayed() -> None:
+    with pytest.raises(UsageError, match="2 calls, none with known times"):
+        what_if(run_of([call(rank=rank, id=0, seq=0) for rank in range(2)]), ["remove"])
+
+
+def test_each_verb_has_an_example_that_is_one() -> None:
+    for name, verb in VERBS.items():
+        assert parsed(verb.example).verb == name
