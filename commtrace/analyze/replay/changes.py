@@ -23,85 +23,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from commtrace.analyze.replay import edits, work
+from commtrace.analyze.replay import verbs
 from commtrace.analyze.replay.draft import Draft, distinct
 from commtrace.analyze.replay.graph import WorkGraph
-from commtrace.analyze.replay.prices import Prices, prices_of
-from commtrace.analyze.replay.sequences import sequences
+from commtrace.analyze.replay.prices import prices_of
+from commtrace.analyze.replay.verbs import Change, Context
 from commtrace.analyze.run.frame import Frames
-from commtrace.analyze.run.matching import mesh_axes
-from commtrace.analyze.run.select import hints, select
-from commtrace.collective_table import busbw_factor
 from commtrace.errors import UsageError, unknown_name
-from commtrace.schema import COMM, KERNELS, OPS, Column
 from commtrace.units import bytes_per_s_of_text
 
-AXIS = Column("mesh_axis", str, "", "axis of the DeviceMesh that owns the group")
 FINDING = "finding"
-OBJECTS = "objects"
 _FORM = re.compile(r"\s*(\w+)\s*(.*?)\s*(?:\bwhere\b\s*(.*))?", re.DOTALL | re.IGNORECASE)
 _FACTOR = re.compile(r"([*×x/])\s*(\d+(?:\.\d+)?(?:e-?\d+)?)")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)")
 _UNITS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _MOST_FACTOR = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A change.
-
-    Attributes:
-        text: As it was asked for.
-        verb: Key of `VERBS`.
-        factor: Factor; nan if there is none.
-        amount: Latency in ns, or bandwidth in bytes/s; nan if there is none.
-        where: Conditions.
-        rows: Rows of table `comm` in place of conditions; None if these count.
-    """
-
-    text: str
-    verb: str
-    factor: float = float("nan")
-    amount: float = float("nan")
-    where: tuple[str, ...] = ()
-    rows: np.ndarray | None = None
-
-
-@dataclass(slots=True)
-class Context:
-    """A draft, and what the changes to it need.
-
-    Attributes:
-        run: The run.
-        draft: The graph that is changed.
-        prices: Latencies and bandwidths of the run's transfers.
-        latency_share: Place of the latency between its bounds, from 0 to 1, where it is unknown.
-            With 0, nothing is assumed in favour of a change.
-        shares: Part of each call's transfer that is latency, as changes have left it; nan if
-            unknown.
-        least: The least that it can be.
-        is_bound: True once that part was needed, or the uses of results that are not known.
-        changed: Rows of table `comm` that each change has changed.
-        num_unknown: Number of calls that a change left alone since the trace lacks what it needs.
-        samples: Samples of a step, as a multiple of those recorded.
-    """
-
-    run: Frames
-    draft: Draft
-    prices: Prices
-    latency_share: float
-    shares: pd.Series
-    least: pd.Series
-    is_bound: bool = False
-    changed: list[np.ndarray] = field(default_factory=list)
-    num_unknown: int = 0
-    samples: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,241 +129,6 @@ def changed(
     )
 
 
-def _rows_of(given: Context, change: Change) -> np.ndarray:
-    """Return the rows of table `comm` that a change is about."""
-    calls = given.draft.calls.index
-    if change.rows is not None:
-        rows = np.intersect1d(change.rows, calls.to_numpy())
-    else:
-        comm = given.run.comm.assign(mesh_axis=mesh_axes(given.run, given.run.comm["group"]))
-        known = (*COMM, AXIS)
-        found = select(comm, known, where=change.where).index
-        rows = found.intersection(calls).to_numpy()
-        if not len(rows):
-            raise _names_nothing(change, hints(comm, known, change.where), "call")
-    left = rows[~np.isin(rows, given.draft.removed)]
-    if len(rows) and not len(left):
-        raise UsageError(
-            f"cannot make the change {change.text!r}",
-            found="only calls that a change before it removes",
-            why="a call that is removed has no time that could change",
-            attempt="one of the two changes",
-        )
-    return left
-
-
-def _names_nothing(change: Change, found: Sequence[str], what: str) -> UsageError:
-    return UsageError(
-        f"the change {change.text!r} is of nothing in this run",
-        found="; ".join(found) or f"no {what} with known times",
-        attempt="commtrace table RUN calls, which lists the calls with their columns",
-    )
-
-
-def _with_members(given: Context, rows: np.ndarray) -> np.ndarray:
-    """Return calls with all members of their collectives, and both ends of their transfers."""
-    match = given.draft.calls["match"]
-    numbers, calls = match.to_numpy(), match.index.to_numpy()
-    is_own = np.zeros(int(numbers.max(initial=-1)) + 2, dtype=bool)
-    is_own[numbers[np.isin(calls, rows)]] = True
-    is_own[-1] = False  # of no match
-    return distinct(rows, calls[is_own[numbers]])
-
-
-def _remove(given: Context, change: Change) -> np.ndarray:
-    removed = edits.remove(given.draft, _with_members(given, _rows_of(given, change)))
-    # A collective of objects has two calls, of sizes and of data, and pickles in between.
-    carries = given.run.calls_at(pd.Index(removed))["carries"]
-    edits.remove_between(given.draft, removed[(carries == OBJECTS).to_numpy()])
-    return removed
-
-
-def _asynchronous(given: Context, change: Change) -> np.ndarray:
-    rows = _rows_of(given, change)
-    comm = given.run.calls_at(pd.Index(rows))
-    used = _known(comm["result_used_ns"], given.run.start_ns)
-    issue_ns = _time_to_issue(given.run)
-    found = edits.asynchronous(given.draft, rows, used, issue_ns)
-    given.num_unknown += int(used.isna().sum())
-    return found
-
-
-def _time_to_issue(run: Frames) -> float:
-    """Return the median time to issue an asynchronous call of a run, in ns; 0 without one."""
-    comm = run.comm
-    issued = comm.loc[comm["is_async"] & (comm["call_ns"] >= 0), "call_ns"]
-    return float(issued.median()) if len(issued) else 0.0
-
-
-def _earlier(given: Context, change: Change) -> np.ndarray:
-    rows = _rows_of(given, change)
-    comm = given.run.calls_at(pd.Index(rows))
-    ready = _known(comm["data_ready_ns"], given.run.start_ns)
-    given.num_unknown += int(ready.isna().sum())
-    return edits.earlier(given.draft, rows, ready)
-
-
-def _overlap(given: Context, change: Change) -> np.ndarray:
-    return distinct(_earlier(given, change), _asynchronous(given, change))
-
-
-def _known(instants: pd.Series, start_ns: int) -> pd.Series:
-    return (instants - start_ns).where(instants >= 0).astype("float64")
-
-
-def _merge(given: Context, change: Change) -> np.ndarray:
-    rows = _with_members(given, _rows_of(given, change))
-    found, num_unknown = sequences(given.run, given.draft.calls, rows)
-    # A result whose use is unknown may be needed before the last of the calls.
-    given.is_bound |= num_unknown > 0
-    if not found or (num_unknown and not given.latency_share):
-        return np.zeros(0, dtype="int64")
-    every = np.concatenate(found)
-    times = np.nan_to_num(given.prices.of_calls["transfer_ns"].loc[every].to_numpy())
-    share = _latency_shares(given, every)
-    first = np.cumsum([0, *map(len, found)])[:-1]
-    # Latency once, and the bytes of all of them.
-    latency = np.maximum.reduceat(times * share, first)
-    lengths = latency + np.add.reduceat(times * (1 - share), first)
-    last = edits.merge(given.draft, found, lengths)
-    given.shares[last] = np.divide(latency, lengths, out=np.ones(len(last)), where=lengths > 0)
-    return every
-
-
-def _payload(given: Context, change: Change) -> np.ndarray:
-    return _priced(given, change, latency=1.0, moved=change.factor)
-
-
-def _shrink(given: Context, change: Change) -> np.ndarray:
-    """Let transfers take a part of their time, latency and bytes alike."""
-    rows = _with_members(given, _rows_of(given, change))
-    edges, of = edits.transfers(given.draft, rows)
-    given.draft.scale(edges, lambda length: length * change.factor)
-    return distinct(of)
-
-
-def _latency(given: Context, change: Change) -> np.ndarray:
-    return _priced(given, change, latency=change.factor, moved=1.0, latency_ns=change.amount)
-
-
-def _bandwidth(given: Context, change: Change) -> np.ndarray:
-    moved = 1 / change.factor if change.factor else float("inf")
-    return _priced(given, change, latency=1.0, moved=moved, busbw=change.amount)
-
-
-def _priced(
-    given: Context,
-    change: Change,
-    *,
-    latency: float,
-    moved: float,
-    latency_ns: float = float("nan"),
-    busbw: float = float("nan"),
-) -> np.ndarray:
-    """Give transfers other latencies and bandwidths, by factors or, where known, by amounts."""
-    rows = _with_members(given, _rows_of(given, change))
-    edges, of = edits.transfers(given.draft, rows)
-    share = _latency_shares(given, of)
-    lengths = given.draft.length[edges]
-    of_latency = lengths * share * latency if np.isnan(latency_ns) else latency_ns
-    of_bytes = lengths * (1 - share) * moved if np.isnan(busbw) else _moving(given, of, busbw)
-    changed_to = of_latency + of_bytes
-    given.draft.scale(edges, lambda _: changed_to)
-    left = np.divide(of_latency, changed_to, out=share.copy(), where=changed_to > 0)
-    given.shares[of] = left
-    return distinct(of)
-
-
-def _latency_shares(given: Context, rows: np.ndarray) -> np.ndarray:
-    """Return which part of the transfers of calls is latency now."""
-    share = given.shares[rows].to_numpy()
-    given.is_bound |= bool(np.isnan(share).any())
-    least = given.least[rows].to_numpy()
-    return np.where(np.isnan(share), least + given.latency_share * (1 - least), share)
-
-
-def _moving(given: Context, rows: np.ndarray, busbw: float) -> np.ndarray:
-    """Return how long the bytes of calls take at a busbw in bytes/s, in ns."""
-    own = given.prices.of_calls.loc[rows]
-    factors = [
-        busbw_factor(kind, int(size)) if size > 0 else 1.0
-        for kind, size in zip(own["kind"], own["group_size"], strict=True)
-    ]
-    return own["payload_bytes"].clip(lower=0).to_numpy() * np.array(factors) / busbw * 1e9
-
-
-def _balance(given: Context, change: Change) -> np.ndarray:
-    if change.rows is None and not change.where:
-        return work.without_stragglers(given.draft, given.run)
-    rows = _rows_of(given, change)
-    if change.rows is not None:  # of a finding: all work of its ranks
-        calls = given.draft.calls
-        rows = calls.index[calls["rank"].isin(calls["rank"].reindex(rows))].to_numpy()
-    return work.without_stragglers(given.draft, given.run, rows)
-
-
-def _even(given: Context, change: Change) -> np.ndarray:
-    return work.evened(given.draft, given.run, _rows_of(given, change))
-
-
-def _cores(given: Context, change: Change) -> np.ndarray:
-    if not (given.run.comm["run_delay_ns"] >= 0).any():
-        raise UsageError(
-            f"cannot make the change {change.text!r}",
-            found="no times without a core in the trace",
-            why="a recording on Linux has them, imported traces do not",
-            attempt="compute *0.9",
-        )
-    return work.with_cores(given.draft, given.run)
-
-
-def _batch(given: Context, change: Change) -> np.ndarray:
-    """Let steps have more samples: computation and activations grow, parameters do not."""
-    draft, comm = given.draft, given.run.comm
-    work.scaled(draft, work.computing_edges(draft, given.run), 1.0, change.factor)
-    given.samples *= change.factor
-    rows = comm.index[(comm["carries"] == "activations") & ~comm.index.isin(draft.removed)]
-    if not len(rows):
-        return rows.to_numpy()
-    own = Change(change.text, change.verb, change.factor, rows=rows.to_numpy())
-    return _priced(given, own, latency=1.0, moved=change.factor)
-
-
-def _compute(given: Context, change: Change) -> np.ndarray:
-    draft, run = given.draft, given.run
-    edges, nothing = work.computing_edges(draft, run), np.zeros(0, dtype="int64")
-    if not change.where:
-        work.scaled(draft, edges, 1.0, change.factor)
-        return nothing
-    is_device = len(edges) and draft.sort[edges[0]] == work.KERNEL
-    table, known = (run.kernels, KERNELS) if is_device else (run.ops, OPS)
-    only_ranks = all(re.match(r"\s*rank\b", text) for text in change.where)
-    if only_ranks:
-        ranks = pd.DataFrame({"rank": run.ranks["rank"]})
-        chosen = select(ranks, [known[0]], where=change.where)["rank"]
-        own = edges[np.isin(draft.points.rank[draft.target[edges]], chosen)]
-        if not len(own):
-            raise _names_nothing(change, hints(ranks, [known[0]], change.where), "rank")
-        work.scaled(draft, own, 1.0, change.factor)
-        return nothing
-    if table.empty:
-        raise UsageError(
-            f"cannot make the change {change.text!r}",
-            found="no operators in the trace",
-            why="only operators have modules and names; without them, work is of ranks",
-            attempt="compute *0.5 where rank=2, or a recording with --detail op",
-        )
-    rows = select(table, known, where=change.where)
-    if rows.empty:
-        raise _names_nothing(change, hints(table, known, change.where), "operator")
-    if is_device:
-        own = edges[np.isin(draft.points.row[draft.source[edges]], rows.index)]
-        work.scaled(draft, own, 1.0, change.factor)
-    else:
-        work.scaled(draft, edges, work.part_of_operators(draft, run, edges, rows), change.factor)
-    return nothing
-
-
 FACTOR, DURATION, SPEED = "a factor such as *0.5", "a duration such as 5us", "a speed: 50 GB/s"
 
 
@@ -445,54 +151,54 @@ class Verb:
 
 VERBS: dict[str, Verb] = {
     "compute": Verb(
-        _compute, (FACTOR,), "compute *0.5 where rank=2",
+        verbs.compute, (FACTOR,), "compute *0.5 where rank=2",
         "work of hosts, or kernels of devices, takes that many times as long",
     ),
     "latency": Verb(
-        _latency, (FACTOR, DURATION), "latency 5us where mesh_axis=dp",
+        verbs.latency, (FACTOR, DURATION), "latency 5us where mesh_axis=dp",
         "latency of transfers",
     ),
     "bandwidth": Verb(
-        _bandwidth, (FACTOR, SPEED), "bandwidth *2 where kind=all_gather",
+        verbs.bandwidth, (FACTOR, SPEED), "bandwidth *2 where kind=all_gather",
         "bytes per second of transfers, or their busbw",
     ),
     "payload": Verb(
-        _payload, (FACTOR,), "payload *0.5 where dtype=float32",
+        verbs.payload, (FACTOR,), "payload *0.5 where dtype=float32",
         "size of messages",
     ),
     "shrink": Verb(
-        _shrink, (FACTOR,), "shrink *0.5 where source_line=41",
+        verbs.shrink, (FACTOR,), "shrink *0.5 where source_line=41",
         "transfers take that many times as long, latency and bytes alike",
     ),
     "remove": Verb(
-        _remove, (), "remove where source_line=41", "the calls do not happen, on any member",
+        verbs.remove, (), "remove where source_line=41", "the calls do not happen, on any member",
     ),
     "async": Verb(
-        _asynchronous, (), "async where kind=all_reduce",
+        verbs.asynchronous, (), "async where kind=all_reduce",
         "ranks wait for the calls where their results are first used",
     ),
     "earlier": Verb(
-        _earlier, (), "earlier where module~layers",
+        verbs.earlier, (), "earlier where module~layers",
         "the calls are issued when their data is ready",
     ),
     "overlap": Verb(
-        _overlap, (), "overlap where kind=all_gather", "earlier and async together",
+        verbs.overlap, (), "overlap where kind=all_gather", "earlier and async together",
     ),
     "merge": Verb(
-        _merge, (), "merge where source_line=57",
+        verbs.merge, (), "merge where source_line=57",
         "calls in a row become one, if no result of them is used in between",
     ),
     "even": Verb(
-        _even, (), "even where step=7",
+        verbs.even, (), "even where step=7",
         "no rank computes longer before these collectives than the median of their members",
     ),
-    "cores": Verb(_cores, (), "cores", "no thread is ready to run without a core"),
+    "cores": Verb(verbs.cores, (), "cores", "no thread is ready to run without a core"),
     "batch": Verb(
-        _batch, (FACTOR,), "batch *2",
+        verbs.batch, (FACTOR,), "batch *2",
         "a step has that many times as many samples; times are for as many as before",
     ),
     "balance": Verb(
-        _balance, (), "balance",
+        verbs.balance, (), "balance",
         "no rank computes longer than the median of its peers usually does",
     ),
 }  # fmt: skip
