@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
+from commtrace.analyze.excerpts.excerpt import of_ranks
 from commtrace.analyze.excerpts.time_window import of_steps
 from commtrace.analyze.measures.steady_steps import is_steady
 from commtrace.analyze.run.cached_per_run import of_run
@@ -16,13 +19,16 @@ MOST_CALLS = 2_000_000
 
 @of_run
 def basis_of(run: Frames) -> Frames:
-    """Return the run in memory, or as many steady steps of a stored run as can be replayed.
+    """Return the run in memory, or as many steady steps of a large run as can be replayed.
 
     Raises:
         UsageError: It is a stored run without steps, or with steps of too many calls.
     """
     if not run.is_stored:
         return run
+    if run.num_calls <= MOST_CALLS:
+        with suppress(UsageError):  # it has too many operators or kernels
+            return of_ranks(run).in_memory()
     steps = run.timed_steps["step"]
     steady = np.unique(steps[is_steady(run, steps)].to_numpy())
     if not len(steady):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.graph import HOST
 from commtrace.analyze.replay.stretches import NONE, WORK, hops, stretches
 from commtrace.analyze.run.analysis import Analysis, typed
@@ -51,6 +52,7 @@ COLUMNS = (
 
 def critical_path(frames: Frames) -> pd.DataFrame:
     """Return a row per stretch of the path, in order of time."""
+    frames = basis_of(frames)
     found = merged(stretches(frames), MOST_ROWS)
     found = found.join(facts_of_calls(frames, found["call"])).join(_facts_of_kernels(frames, found))
     host = found[(found["sort"] == HOST) & (found["num_stretches"] == 1)]

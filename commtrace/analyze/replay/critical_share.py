@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.measures.steady_steps import is_steady
+from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.critical_path import facts_of_calls
 from commtrace.analyze.replay.stretches import WORK, stretches
 from commtrace.analyze.run.analysis import Analysis, typed
@@ -32,6 +33,7 @@ COLUMNS = (
 
 def critical_share(frames: Frames) -> pd.DataFrame:
     """Return a row per sort of work, place and rank, the longest time on the path first."""
+    frames = basis_of(frames)
     found = stretches(frames)
     if len(frames.timed_steps):
         found = found[is_steady(frames, found["step"]).to_numpy()]

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.graph import HOST, ISSUE, KERNEL, KERNEL_END, TRANSFER, WAIT, Replay
 from commtrace.analyze.replay.longest_path import UNKNOWN_SLACK, recorded_replay, slack_of_edges
 from commtrace.analyze.run.analysis import Analysis, typed
@@ -44,6 +45,7 @@ COLUMNS = (
 
 def slack(frames: Frames) -> pd.DataFrame:
     """Return a row per call site, the largest share of calls without slack first."""
+    frames = basis_of(frames)
     of_calls = pd.concat(frames.by_ranks(_of_sites, slack_of_calls(frames)))
     groups = of_calls.groupby(_BY)["slack"]
     table = groups.agg(num_calls="size", min_slack_ns="min", median_slack_ns="median")

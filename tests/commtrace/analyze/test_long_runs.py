@@ -37,7 +37,7 @@ from tests.commtrace.analyze.rows import (
     stalled_once,
     trace_of,
 )
-from tests.commtrace.analyze.second import Run
+from tests.commtrace.analyze.second import COMPARED, Run
 from tests.commtrace.analyze.second.compare import differences
 
 WEEK_NS = 7 * 24 * 3600 * 10**9
@@ -117,7 +117,7 @@ def week(request: pytest.FixtureRequest) -> tuple[Run, Frames]:
     return Run(trace), load(trace)
 
 
-@pytest.mark.parametrize("analysis", CATALOG.values(), ids=CATALOG)
+@pytest.mark.parametrize("analysis", COMPARED.values(), ids=COMPARED)
 def test_a_week_is_computed_as_python_s_integers_have_it(
     week: tuple[Run, Frames], analysis: Analysis
 ) -> None:

@@ -45,7 +45,7 @@ from tests.commtrace.analyze.rows import (
     stalled_once,
     trace_of,
 )
-from tests.commtrace.analyze.second import OF_TWO_RUNS, SECOND, Run
+from tests.commtrace.analyze.second import COMPARED, OF_TWO_RUNS, SECOND, Run
 from tests.commtrace.analyze.second.checked import has_cycle
 from tests.commtrace.analyze.second.compare import differences
 from tests.commtrace.analyze.second.differing import diff as diff_by_loops
@@ -139,10 +139,10 @@ def run(request: pytest.FixtureRequest) -> tuple[Run, Frames]:
 
 
 def test_every_analysis_has_a_second_computation() -> None:
-    assert SECOND.keys() == CATALOG.keys()
+    assert SECOND.keys() == COMPARED.keys()
 
 
-@pytest.mark.parametrize("analysis", CATALOG.values(), ids=CATALOG)
+@pytest.mark.parametrize("analysis", COMPARED.values(), ids=COMPARED)
 def test_an_analysis_agrees_with_loops_in_every_column(
     run: tuple[Run, Frames], analysis: Analysis
 ) -> None:
@@ -193,7 +193,7 @@ def test_the_difference_of_two_runs_agrees_with_loops(before: str, after: str) -
         assert found[place] == pytest.approx(row, rel=1e-9, abs=1e-6, nan_ok=True), place
 
 
-@pytest.mark.parametrize("analysis", CATALOG.values(), ids=CATALOG)
+@pytest.mark.parametrize("analysis", COMPARED.values(), ids=COMPARED)
 def test_a_value_that_is_off_is_noticed(analysis: Analysis) -> None:
     trace = TRACES[ONLY_IN.get(analysis.name, "random1")]
     run, frames = Run(trace), load(trace)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from commtrace.analyze import CATALOG
 from tests.commtrace.analyze.second.checked import consistency, divergences, findings
 from tests.commtrace.analyze.second.critical import PLACE, critical_path, critical_share, slack
 from tests.commtrace.analyze.second.device import gpu_time, kernel_patterns
@@ -33,7 +34,7 @@ from tests.commtrace.analyze.second.waited import (
     wait_states,
 )
 
-__all__ = ["SECOND", "Run", "Second"]
+__all__ = ["COMPARED", "SECOND", "Run", "Second"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,5 +149,8 @@ SECOND: dict[str, Second] = {
     "calls": Second(calls, ["rank", "id"]),
     "facts": Second(facts, ["fact"]),
 }
+OTHERWISE = {"whatif": "programs that are changed and simulated: replay/test_random_programs.py"}
+"""Analyses without a second computation by loops, and what they are compared with instead."""
+COMPARED = {name: each for name, each in CATALOG.items() if name not in OTHERWISE}
 OF_TWO_RUNS = ["scope", "module", "op", "kind", "group", "phase"]
 """Columns that identify a row of a difference."""

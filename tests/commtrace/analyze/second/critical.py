@@ -6,6 +6,7 @@ the path and the latest times are computed by recursion along the edges.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
@@ -227,13 +228,26 @@ def critical_path(run: Run) -> list[dict[str, Any]]:
     return [row | {"share": row["share"] / total} for row in found]
 
 
+@lru_cache(maxsize=2)
+def _outermost(run: Run) -> dict[int, tuple[list[tuple[int, int, str]], int]]:
+    """The outermost operators of each rank by start, and the longest duration of one."""
+    found: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    for op in run.ops:
+        if op.parent < 0 and op.duration_ns > 0:
+            found[op.rank].append((op.start_ns, op.duration_ns, op.op))
+    return {rank: (sorted(ops), max(each[1] for each in ops)) for rank, ops in found.items()}
+
+
 def _operators(run: Run, stretch: dict[str, Any]) -> str:
     """The outermost operators with a tenth of the time each, at most three."""
     start, sums = _graph(run).start, defaultdict(int)
-    for op in run.ops:
-        if op.rank == stretch["rank"] and op.parent < 0 and op.duration_ns > 0:
-            first, last = op.start_ns - start, op.start_ns - start + op.duration_ns
-            sums[op.op] += max(min(last, stretch["end"]) - max(first, stretch["begin"]), 0)
+    ops, longest_op = _outermost(run).get(stretch["rank"], ([], 0))
+    place = bisect_left(ops, (stretch["begin"] + start - longest_op,))
+    while place < len(ops) and ops[place][0] < stretch["end"] + start:
+        first, lasts, name = ops[place]
+        first, last = first - start, first - start + lasts
+        sums[name] += max(min(last, stretch["end"]) - max(first, stretch["begin"]), 0)
+        place += 1
     lasts = stretch["end"] - stretch["begin"]
     longest = sorted(sums, key=lambda name: (-sums[name], name))[:3]
     return ", ".join(name for name in longest if 10 * sums[name] >= lasts)
