@@ -93,6 +93,12 @@ ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
     ],
     "explain": [("TRACE", "longest"), ("TRACE", BAD)],
     "findings": [("TRACE",)],
+    "whatif": [
+        ("TRACE",),
+        ("TRACE", BAD),
+        ("TRACE", f"remove where module={BAD}"),
+        ("TRACE", "shrink *0.5", "-o", f"replayed{NAME}"),
+    ],
     "check": [("TRACE",)],
     "diff": [("TRACE", "TRACE"), ("TRACE", "plain.json"), ("TRACE", "plain.json", "TRACE")],
     "compare": [
