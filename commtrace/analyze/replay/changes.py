@@ -38,7 +38,7 @@ from commtrace.errors import UsageError, unknown_name
 from commtrace.units import bytes_per_s_of_text
 
 FINDING = "finding"
-_FORM = re.compile(r"\s*(\w+)\s*(.*?)\s*(?:\bwhere\b\s*(.*))?", re.DOTALL | re.IGNORECASE)
+_FORM = re.compile(r"\s*(\w*)\s*(.*?)\s*(?:\bwhere\b\s*(.*))?", re.DOTALL | re.IGNORECASE)
 _FACTOR = re.compile(r"([*×x/])\s*(\d+(?:\.\d+)?(?:e-?\d+)?)")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)")
 _UNITS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
