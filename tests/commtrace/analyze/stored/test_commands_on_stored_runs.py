@@ -134,7 +134,7 @@ def contents(path: Path) -> Any:
             for each in sorted(path.iterdir())
         }
     if path.is_dir():
-        return {each.name: each.read_text() for each in sorted(path.iterdir())}
+        return {each.name: each.read_bytes() for each in sorted(path.iterdir())}
     raw = path.read_bytes()
     return json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
 
