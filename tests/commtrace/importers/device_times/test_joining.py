@@ -202,7 +202,7 @@ def test_groups_of_the_same_ranks_and_calls_are_not_guessed(
     # The all-reduces once more, on the second group of all ranks, a second later.
     twins = [
         c._replace(id=1000 + c.id, group=names[1], issue_ns=c.issue_ns + 1_000_000_000,
-                   complete_ns=-1, result_used_ns=-1, seq=place % 6)
+                   complete_ns=-1, result_used_ns=-1, wait_begin_ns=-1, seq=place % 6)
         for place, c in enumerate(calls)
     ]  # fmt: skip
     ones = [c._replace(seq=place % 6, group=names[0]) for place, c in enumerate(calls)]
@@ -256,8 +256,8 @@ def test_a_recording_that_began_late_needs_times(
     recorded: Path, trace: Trace, tmp_path: Path
 ) -> None:
     apart = with_calls(
-        trace, [c._replace(issue_ns=c.issue_ns + c.seq * 10**9, complete_ns=-1, result_used_ns=-1)
-                for c in rows(trace, "comm")],
+        trace, [c._replace(issue_ns=c.issue_ns + c.seq * 10**9, complete_ns=-1, result_used_ns=-1,
+                           wait_begin_ns=-1) for c in rows(trace, "comm")],
     )  # fmt: skip
     path = write_trace(apart, tmp_path / "late.json")
     export = Export(read_trace(path), late=5)

@@ -121,7 +121,7 @@ def test_no_time_lands_at_another_call(seed: int, trace: Trace, tmp_path: Path) 
     apart = [
         c._replace(
             issue_ns=c.issue_ns + sum(gaps[each] for each in range(c.id)),
-            complete_ns=-1, result_used_ns=-1,
+            complete_ns=-1, result_used_ns=-1, wait_begin_ns=-1,
         )
         for c in rows(trace, "comm")
     ]  # fmt: skip
@@ -142,7 +142,9 @@ def test_no_time_lands_at_another_call(seed: int, trace: Trace, tmp_path: Path) 
 def _apart(trace: Trace) -> Trace:
     """The calls, each a second after the call before it."""
     late = [
-        c._replace(issue_ns=c.issue_ns + c.id * 10**9, complete_ns=-1, result_used_ns=-1)
+        c._replace(
+            issue_ns=c.issue_ns + c.id * 10**9, complete_ns=-1, result_used_ns=-1, wait_begin_ns=-1
+        )
         for c in rows(trace, "comm")
     ]
     return with_calls(trace, late)
