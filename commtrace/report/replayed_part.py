@@ -38,7 +38,7 @@ def replayed_part(run: Frames) -> ReplayedPart:
     """Return the part of a run that is replayed for its page."""
     if not run.num_calls:
         return ReplayedPart(None, lacking="There is no call to replay.")
-    if run.num_calls <= MOST_CALLS and not run.is_stored:
+    if run.num_calls <= MOST_CALLS:
         lacking = why_not_replayed(run)
         return ReplayedPart(None if lacking else run, lacking=lacking)
     steps = run.timed_steps["step"]
