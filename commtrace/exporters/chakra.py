@@ -155,6 +155,8 @@ def write_chakra(run: Frames, folder: Path) -> list[str]:
     Raises:
         UsageError: protobuf is not installed.
     """
+    if run.whole is not run:  # the graph is that of these rows
+        run = run.in_memory()
     classes = messages("cannot write execution traces of Chakra")
     groups, counts = _NumberedGroups.of(run), _Counts()
     with output_folder(folder):
