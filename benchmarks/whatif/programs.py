@@ -200,7 +200,7 @@ def waited_at_once(place: Place) -> Step:
 
 
 def barriers(place: Place) -> Step:
-    """A barrier between two pieces of work of which each rank has a long and a short."""
+    """A barrier between two pieces of work; each rank has a long and a short piece."""
     loss = torch.ones(1)
 
     def step(costs: Set[str]) -> None:
@@ -349,7 +349,7 @@ def ring(place: Place) -> Step:
 
 
 def several(place: Place) -> Step:
-    """Four costs at once, each of which a change takes away."""
+    """Four costs at once, each removed by one change."""
     gradient, message = torch.ones(MIB), torch.ones(MIB // 4)
     metrics = {"loss": [0.5] * 1000}
 

@@ -155,7 +155,7 @@ def write_chakra(run: Frames, folder: Path) -> list[str]:
     Raises:
         UsageError: protobuf is not installed.
     """
-    if run.whole is not run:  # the graph is that of these rows
+    if run.whole is not run:  # build the graph of these rows alone
         run = run.in_memory()
     classes = messages("cannot write execution traces of Chakra")
     groups, counts = _NumberedGroups.of(run), _Counts()
@@ -228,7 +228,7 @@ class _RankFile:
 
     def _groups_node(self) -> Any:
         node = self._classes.node(id=_FIRST_NODE, name=PG_NODE, type=METADATA_NODE)
-        # A list of texts as Python prints it, of which simulators cut off two characters each.
+        # A list of texts as Python prints it; simulators cut off its first and last two characters.
         node.inputs.values = f"['{json.dumps(self._groups.listed)}']"
         node.inputs.types = "['String']"
         _simulated(node, is_cpu_op=True)

@@ -41,7 +41,7 @@ _OF_SHAPES = frozenset({
     "aten::_scaled_dot_product_flash_attention_backward", "aten::native_dropout_backward",
     "aten::_fused_rms_norm", "aten::_fused_rms_norm_backward", "aten::embedding",
 })  # fmt: skip
-"""Operators whose results have shapes that follow from those of their tensors."""
+"""Operators whose results have shapes that follow from the shapes of their tensors."""
 _UPDATING = frozenset({
     "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
     "aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts",
@@ -127,7 +127,7 @@ class OperatorKind:
         is_new: its result is a tensor of its own, to which it moves these elements.
         out: name of the argument by which it returns its results, if it returns nothing.
         moves_begin: its results are views, which may begin elsewhere in a storage.
-        determines_result: the shapes of its results follow from those of the tensors.
+        determines_result: the shapes of its results follow from the shapes of its tensors.
         takes: the arguments that it took latest (see `operator_details`).
         details: what alike operators share, by what they needed, likewise.
     """

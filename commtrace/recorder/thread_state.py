@@ -99,7 +99,7 @@ class Collectives:
     Attributes:
         functional_calls: calls issued by the functional collective in progress.
         functional_op: operator of that collective.
-        functional_sent: what that collective sends, of which c10d may be given a copy.
+        functional_sent: tensors sent by that collective; c10d may be given copies.
         reduce_op: reduction of that collective.
         num_issued: number of calls issued by the thread.
         num_waits: number of its waits for calls.

@@ -1,4 +1,4 @@
-"""Changes that would make a step shorter, at the top of the page: those of table `whatif`."""
+"""Changes that would make a step shorter, at the top of the page, from table `whatif`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def address_of(tensor: Any) -> int:
     """Return the address of a tensor's storage; -1 if it has none, or if it is empty.
 
     A new tensor begins where its storage does, so that its own address, which is cheaper, is equal.
-    A fake or meta tensor has no memory: the address is that of its storage object, and negative.
+    A fake or meta tensor has no memory: its address is its storage object's, and negative.
     """
     try:
         if type(tensor) is not torch.Tensor and isinstance(tensor, FakeTensor):

@@ -185,7 +185,7 @@ def several_clocks(frames: Frames) -> str:
 
 
 def host_clocks(frames: Frames) -> str:
-    """State that times are those of the host alone."""
+    """State that only the host was timed."""
     devices = sorted(set(frames.ranks["device"].astype(object)) - {"", "cpu"})
     if not devices or "imported_from" in frames.run:  # imports have device times
         return ""

@@ -192,7 +192,7 @@ def _waited_for(part: Frames, kernels: pd.DataFrame) -> tuple[np.ndarray, np.nda
     end, end_point = kernels["end"].to_numpy(), kernels["end_point"].to_numpy()
     met = met.assign(end=end[met["source"]]).sort_values("end", kind="stable")
     target = met["place"].to_numpy().astype("int64")
-    # Of several events that a kernel waits for, the last counts.
+    # If a kernel waits for several events, the last counts.
     found[0][target], found[1][target] = end_point[met["source"]], met["end"]
     late = found[1] > kernels["begin"].to_numpy()
     found[0][late] = -1

@@ -102,7 +102,7 @@ def path_to(point: int, times: PointTimes, source: np.ndarray) -> np.ndarray:
 def _forward(
     first: Any, target: Any, length: Any, waits_for: Any, time: Any, by_edge: Any, order: Any
 ) -> Any:
-    """Pass edges in the order of their sources, each of which all of its own edges lead to."""
+    """Pass edges in an order in which each source comes after all edges to it."""
     end = 0
     for point in range(len(time)):
         if waits_for[point] == 0:

@@ -118,7 +118,7 @@ class Links:
         sort: int | np.ndarray,
         is_inferred: bool | np.ndarray = False,
     ) -> Links:
-        """Return edges of these values, some of which may be the same for all of them."""
+        """Return edges of these values, where a single value counts for all of them."""
         num = len(source)
         return cls(
             np.asarray(source, dtype="int64"),

@@ -77,7 +77,7 @@ def extent_line(answer: Prediction) -> str:
 
 
 def folded(rows: Sequence[Mapping[Any, Any]]) -> list[dict[Any, Any]]:
-    """Return rows of table `whatif` of which none reads like another.
+    """Return rows of table `whatif` without two that read alike.
 
     Ranks that are balanced by one finding, and by all of them, are alike if they save as much.
     Column `texts` has the texts of all rows that are alike.

@@ -35,7 +35,7 @@ def recorded_replay(run: Frames) -> Replay:
 def last_point(replay: Replay) -> int:
     """Return the point at which a run ends; -1 if it has none.
 
-    Of several that end last, it is a point of the lowest rank.
+    If several end last, it is a point of the lowest rank.
     """
     times, points = replay.times, replay.graph.points
     if not times.is_reached.any():
@@ -88,7 +88,7 @@ def slack_of_edges(replay: Replay) -> np.ndarray:
         return np.full(len(links), UNKNOWN_SLACK)
     end = int(times.time[times.is_reached].max())
     is_passed = times.is_reached[links.source] & times.is_reached[links.target]
-    # What is never reached does not delay the end.
+    # Points that are never reached do not delay the end.
     length = np.where(is_passed, links.length, np.minimum(links.length, 0))
     until = latest(replay.edges, length, times, end)
     slack = until[links.target] - links.length - times.time[links.source]

@@ -58,7 +58,7 @@ def prices_of(run: Frames) -> Prices:
     calls, links = graph.calls, graph.links
     transfer = np.full(len(graph.points), np.nan)
     edges = np.flatnonzero((links.sort == TRANSFER) | (links.sort == QUEUE))
-    # Of a transfer in turn, the shorter edge is the time without what it was behind.
+    # The shorter edge of a queued transfer is its time without the queue.
     order = edges[np.argsort(-links.length[edges], kind="stable")]
     transfer[links.target[order]] = links.length[order]
     comm, kept = run.comm, calls.index

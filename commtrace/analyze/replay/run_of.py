@@ -199,7 +199,7 @@ class _Moved:
         now, then = (self._parts_of(rows, time) for time in (self.time, self.points.at))
         in_call = (comm["call_ns"] + now["in_call"] - then["in_call"]).clip(lower=0)
         waited = now["waited"]
-        # Of an asynchronous call, a part of the time inside of it may not count as blocked.
+        # A part of the time inside of an asynchronous call may not count as blocked.
         inside = comm[["call_ns", "blocked_ns"]].min(axis=1).clip(lower=0)
         part = (inside / comm["call_ns"].where(comm["call_ns"] > 0)).fillna(1.0)
         blocked = comm["blocked_ns"] + waited - then["waited"]

@@ -137,7 +137,7 @@ def _of_operators(part: Frames, edges: pd.DataFrame) -> pd.Series:
 
 
 def _least_between(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Return the least of `values[low:high]` for each pair, none of which is empty."""
+    """Return the least of `values[low:high]` for each pair; no range is empty."""
     if not len(low):
         return np.zeros(0, dtype="int64")
     # An entry behind the last, since `reduceat` takes places of the array only.

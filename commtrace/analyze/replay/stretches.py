@@ -67,7 +67,7 @@ NONE = -1
 def stretches(run: Frames) -> pd.DataFrame:
     """Return the stretches of the critical path of a run as it was recorded, by time.
 
-    Columns are those of `stretches_of`, and `step`, the step in which each stretch begins.
+    Columns are as in `stretches_of`, and `step`, the step in which each stretch begins.
     """
     return _in_steps(stretches_of(recorded_replay(run)), run)
 

@@ -1,4 +1,4 @@
-"""Changes that may pay off in a run: those of its findings, and those that apply to any run."""
+"""Changes that may pay off in a run: cures of its findings, and changes that apply to any run."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ _OF_FINDING = re.compile(rf"\s*{FINDING}\s*=\s*(\d{{1,9}})\s*")
 
 
 def of_findings(run: Frames, text: str) -> Change:
-    """Return the change with a text, of which a condition may be the number of a finding.
+    """Return the change with a text, whose condition may be the number of a finding.
 
     `shrink where finding=2` is the cure of the finding; another change is of the finding's calls.
 

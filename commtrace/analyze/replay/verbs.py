@@ -1,6 +1,6 @@
 """Changes of a draft: a function for each verb, which returns the rows of the changed calls.
 
-Rows are those of table `comm`. What a change needs of others (members of a collective, both ends of
+Rows are rows of table `comm`. What a change needs of others (members of a collective, both ends of
 a transfer, results whose use is unknown) is decided here; `edits` and `work` change the graph.
 """
 

@@ -20,8 +20,8 @@ LEAST_EXCESS = 0.05
 
 _MOST_DEVIATIONS = 3.0
 _LEAST_STEPS = 4
-"""A rank is regularly slower if its work exceeds that of others by more than its variation times
-this, in at least this many steps."""
+"""A rank is regularly slower if its work exceeds the work of others by more than its variation
+times this, in at least this many steps."""
 
 
 def computing_edges(draft: Draft, run: Frames) -> np.ndarray:
@@ -67,7 +67,7 @@ def without_stragglers(draft: Draft, run: Frames, rows: np.ndarray | None = None
     """Let no rank compute longer before a collective than the median of its peers usually does.
 
     A rank is too slow at a place, such as the third collective of a group in each step, if the
-    median of its work over all steps exceeds that of the other members by more than it varies.
+    median of its work over all steps exceeds the median of the others by more than it varies.
 
     Args:
         draft: The graph.

@@ -1,7 +1,7 @@
 """Rows of table `kernels`: work of devices, with its launch, its call and its operator.
 
 The launch is the runtime's call with the same correlation; the operator is the innermost one around
-it. If the launch is unknown, both are those of the communication call that the work belongs to.
+it. If the launch is unknown, both are taken from the communication call that the work belongs to.
 Used by `rows`.
 """
 
@@ -42,7 +42,7 @@ def kernel_rows(
         rank: The rank.
         found: Events of the rank.
         works: All work, as `works_of` returns it.
-        joined: The calls of communication, and those of its kernels.
+        joined: The calls of communication and of its kernels.
         ops: All operators, in order of their start.
         epoch: Instant from which the times of the rank count, in Unix ns.
         device_name: Function that returns the name of a device of a number.

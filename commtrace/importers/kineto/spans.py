@@ -356,7 +356,7 @@ def _recorded_in(found: Gathered, correlation: int, place: tuple[int, int]) -> N
 
 
 def _stream(value: Any) -> int:
-    """Return a stream; -1 for none, of which CUPTI has all bits set."""
+    """Return a stream; -1 for none, for which CUPTI sets all bits."""
     stream = _index(value)
     return stream if stream != _NO_STREAM else NOT_KNOWN
 

@@ -19,7 +19,7 @@ from commtrace.recorder.operator_kinds import OperatorKind
 _MAX_DETAILS = 256
 """Bound on the details of a kind."""
 Needs = tuple[Sequence[int], Sequence[int]]
-"""How many operators ago the operators were that it needed, and how many calls ago the calls."""
+"""Distances to the operators and calls that it needed, counted back from itself."""
 
 
 class OperatorDetail:

@@ -93,10 +93,10 @@ class OperatorNeeds:
     def _distances(
         self, marks: Sequence[Any], rank: int, number: int, begin_ns: int
     ) -> tuple[list[float], int]:
-        """Return how far back what left some marks is, and the origin of the data.
+        """Return the distances back to the writers of some marks, and the origin of the data.
 
-        The distance of an operator is that of their numbers. The distance of a call is -1 for the
-        latest call of the rank, -2 for the call before, and so on; that of nothing is -inf.
+        The distance of an operator is the difference of their numbers. A call's distance is -1 for
+        the rank's latest call, -2 for the call before, and so on; without a writer, it is -inf.
         """
         distances: list[float] = []
         origin, latest = _UNKNOWN, self.latest.get(rank)

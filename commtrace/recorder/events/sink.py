@@ -20,7 +20,7 @@ SELF_CHECK = -2
 """Rank of the call by which the recorder checks itself; buffers do not keep it."""
 
 SpanKind = OperatorKind | OperatorDetail
-"""What an operator shares with others: its kind, or that with its details."""
+"""Facts that an operator shares with others: its kind, or its kind with its details."""
 
 OperatorSpan = tuple[int, int, int, int, ModuleCall | None, SpanKind]
 """A completed operator: its number, its enclosing operator's number, start, duration, module call

@@ -3,7 +3,7 @@
    Work of hosts is drawn below the calls of a rank, and work of devices below its lanes. */
 
 const PATH_HEIGHT = 0.12; // of a rank's calls
-const CHOSEN_HEIGHT = 2; // times that of the others
+const CHOSEN_HEIGHT = 2; // times the height of others
 const MERGED_OPACITY = 0.45;
 const LEAST_SHARE = 0.001;
 

@@ -338,7 +338,7 @@ def _fill_strings(into: np.ndarray, chunk: Any, strings: StringTable) -> None:
     if not pa.types.is_dictionary(chunk.type) or not pa.types.is_string(chunk.type.value_type):
         raise ValueError(f"{chunk.type} instead of string")
     chunk.validate(full=True)
-    # The last one is that of an unknown text.
+    # The last place is for an unknown text.
     new = np.asarray(strings.codes([*(text or "" for text in chunk.dictionary.to_pylist()), ""]))
     indices = chunk.indices
     if indices.null_count:
