@@ -12,7 +12,6 @@ from benchmarks.whatif.recorded import AFTER, BEFORE, path_of
 from commtrace.analyze import Frames, load
 from commtrace.analyze.measures.steady_steps import is_steady
 from commtrace.analyze.replay.build import work_graph
-from commtrace.analyze.replay.engine import path_to
 from commtrace.analyze.replay.graph import (
     HOST,
     ISSUE,
@@ -24,6 +23,7 @@ from commtrace.analyze.replay.graph import (
     Replay,
     replayed,
 )
+from commtrace.analyze.replay.longest_path import longest_path
 from commtrace.analyze.replay.whatif import what_if
 
 CAUSES = {
@@ -49,7 +49,7 @@ def path_times(run: Frames, replay: Replay) -> pd.Series:
     steps = run.steps.loc[points.row[begins], "step"]
     steady = is_steady(run, steps).to_numpy()
     since = replay.time[begins[steady]].min()
-    path = path_to(int(np.argmax(replay.time)), replay.times, links.source)
+    path = longest_path(replay)
     path = path[replay.time[links.source[path]] >= since]
     cause = pd.Series(links.sort[path]).map(CAUSES)
     times = pd.Series(links.length[path]).groupby(cause).sum()

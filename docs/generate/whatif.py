@@ -26,8 +26,8 @@ lists the ones that make a step shorter, best first:
 
 ```text
 step 290 ± 15 ms, of 29 steady steps
-on the critical path: work of hosts 47%, transfers 45%, returns from waits 7%,
-issuing calls 1%
+on the critical path: host work 47%, transfer 45%, return from the wait 7%, in
+the call 1%
 
  1  saves 50 ms (17%)  Ranks were ready to run but had no core for 10% of the
     time, 843 ms of each on average; 4 ranks share a host.
@@ -177,8 +177,8 @@ for healthy programs.
 3. `commtrace diff run.json replayed.json` shows the calls that differ.
 4. Change the program, record it again, and compare: `commtrace diff run.json changed.json`. If the
    step is not as short as predicted, `commtrace diff replayed.json changed.json` shows where.
-5. If nothing helps, the second line says what bounds the step. *Work of hosts* is the program's own
-   computation, or Python's; *transfers* need fewer bytes or faster links.
+5. If nothing helps, the second line says what bounds the step. *Host work* is the program's own
+   computation, or Python's; a *transfer* needs fewer bytes or faster links.
 """
 
 

@@ -32,7 +32,7 @@ def test_without_a_change_those_that_pay_are_listed_within_the_width(
     lines = ended.out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0] == f"step 100 ms, of {NUM_STEPS} steady steps"
-    assert lines[1].startswith("on the critical path: work of hosts ")
+    assert lines[1].startswith("on the critical path: host work ")
     (first,) = [place for place, line in enumerate(lines) if "  In most steps, 4 calls of" in line]
     said = "saves 10 ms (10%)  In most steps, 4 calls of barrier are followed by a"
     assert lines[first][4:] == said
@@ -239,7 +239,7 @@ def test_a_run_that_nothing_helps_says_what_it_is_bound_by(
     path = write_trace(trace_of(calls), tmp_path / "issued.json")
     assert commtrace("whatif", path).out == (
         "run 18 ns, without steps\n"
-        "on the critical path: work of hosts 100%\n"
+        "on the critical path: host work 100%\n"
         "\n"
         "No change that was replayed makes a step shorter.\n"
     )

@@ -90,15 +90,6 @@ def latest(edges: OutgoingEdges, length: np.ndarray, times: PointTimes, end: int
     return _walk(_backward, len(edges.target), *arrays)[0]
 
 
-def path_to(point: int, times: PointTimes, source: np.ndarray) -> np.ndarray:
-    """Return the edges of the longest path that leads to a point, the first of them first."""
-    by_edge, found = times.by_edge, []
-    while (edge := int(by_edge[point])) != NO_EDGE:
-        found.append(edge)
-        point = int(source[edge])
-    return np.array(found[::-1], dtype="int64")
-
-
 def _forward(
     first: Any, target: Any, length: Any, waits_for: Any, time: Any, by_edge: Any, order: Any
 ) -> Any:

@@ -12,23 +12,11 @@ import pandas as pd
 from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.replay.changes import Change, Changed, changed
-from commtrace.analyze.replay.engine import path_to
-from commtrace.analyze.replay.graph import (
-    AFTER,
-    HOST,
-    ISSUE,
-    KERNEL,
-    LAUNCHING,
-    QUEUE,
-    STREAM,
-    TRANSFER,
-    WAIT,
-    WAKE,
-    Replay,
-    replayed,
-)
+from commtrace.analyze.replay.graph import Replay, replayed
+from commtrace.analyze.replay.longest_path import recorded_replay
 from commtrace.analyze.replay.outcome import StepTime, step_time
 from commtrace.analyze.replay.run_of import run_of
+from commtrace.analyze.replay.stretches import WORK, stretches
 from commtrace.analyze.replay.suggestions import Proposal, of_findings, suggestions
 from commtrace.analyze.replay.words import LIMIT, RANGE, why_not_replayed
 from commtrace.analyze.replay.words import step_text as text_of_step
@@ -156,7 +144,7 @@ def _check_times(basis: Frames, num_calls: int) -> None:
 
 @of_run
 def _before(basis: Frames) -> StepTime:
-    return step_time(basis, replayed(work_graph(basis)))
+    return step_time(basis, recorded_replay(basis))
 
 
 def best_changes(run: Frames) -> pd.DataFrame:
@@ -219,29 +207,15 @@ def step_text(run: Frames) -> str:
     return text_of_step(_before(basis_of(run)))
 
 
-_WORDS = {
-    HOST: "work of hosts", ISSUE: "issuing calls", TRANSFER: "transfers", QUEUE: "transfers",
-    WAIT: "returns from waits", WAKE: "returns from waits", LAUNCHING: "launches of kernels",
-    STREAM: "gaps between kernels", KERNEL: "kernels", AFTER: "gaps between kernels",
-}  # fmt: skip
-
-
 def bound_by(run: Frames) -> list[str]:
     """Return what the run's time is spent on, along its critical path, in sentences."""
-    basis = basis_of(run)
-    graph = work_graph(basis)
-    if not len(graph.points):
-        return []
-    replay = replayed(graph)
-    path = path_to(int(np.argmax(replay.time)), replay.times, graph.links.source)
-    words = pd.Series(graph.links.sort[path]).map(_WORDS)
-    times = pd.Series(graph.links.length[path]).groupby(words).sum().sort_values(ascending=False)
-    total = float(times.sum())
+    found = stretches(basis_of(run))
+    lasts = (found["end"] - found["begin"]).groupby(found["sort"].map(WORK)).sum()
+    total = float(lasts.sum())
     if not total:
         return []
-    shares = ", ".join(
-        f"{word} {time / total:.0%}" for word, time in times.items() if time > 0.01 * total
-    )
+    longest = lasts[lasts > 0.01 * total].sort_values(ascending=False)
+    shares = ", ".join(f"{word} {time / total:.0%}" for word, time in longest.items())
     return [f"on the critical path: {shares}"]
 
 

@@ -33,7 +33,7 @@ def test_the_tile_is_the_best_change_and_leads_to_the_section() -> None:
 def test_a_card_has_times_share_extent_and_command() -> None:
     helps = help_on(barrier_run())
     assert helps.step == "step 100 ms, of 4 steady steps"
-    assert helps.bound_by.startswith("on the critical path: work of hosts")
+    assert helps.bound_by.startswith("on the critical path: host work")
     (first,) = [each for each in helps.cards if each.title.startswith("In most steps, 4 calls")]
     assert (first.times, first.saves, first.share) == ("100 ms → 90 ms", "10 ms", "10%")
     assert (first.bound, first.facts) == ("", ("8 calls",))
@@ -53,9 +53,7 @@ def test_where_nothing_helps_the_tile_says_what_the_run_is_bound_by() -> None:
     calls = [call(rank=rank, id=n, seq=n, at=9 * n) for rank in range(2) for n in range(3)]
     tile = help_on(run_of(calls)).tile
     assert tile.value == "nothing"
-    assert tile.note == (
-        "no change that was replayed helps; on the critical path: work of hosts 100%"
-    )
+    assert tile.note == ("no change that was replayed helps; on the critical path: host work 100%")
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,9 @@ import pytest
 from commtrace.analyze.replay import engine
 from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.replay.engine import (
-    NO_EDGE,
     OutgoingEdges,
     PointTimes,
     latest,
-    path_to,
     reached,
 )
 from commtrace.analyze.replay.graph import replayed
@@ -73,19 +71,6 @@ def test_every_edge_leads_forward_in_the_order_of_points() -> None:
         place = {int(point): number for number, point in enumerate(times.order)}
         for source, target, _ in graph.edges:
             assert target not in place or place[source] < place[target]
-
-
-@pytest.mark.usefixtures("walk")
-def test_the_lengths_of_a_path_add_up_to_the_time_of_its_end() -> None:
-    for graph in GRAPHS:
-        source, target, length, origin = graph.arrays()
-        _, _, times = _reached(graph)
-        for point in np.flatnonzero(times.is_reached).tolist():
-            path = path_to(point, times, source)
-            first = int(source[path[0]]) if len(path) else point
-            assert times.by_edge[first] == NO_EDGE
-            assert origin[first] + length[path].sum() == times.time[point]
-            assert [*source[path], point] == [first, *target[path]]
 
 
 @pytest.mark.usefixtures("walk")
