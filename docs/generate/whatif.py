@@ -156,6 +156,9 @@ transfers, waits, launches, streams, synchronizations and steps. Not modelled:
   several calls at a time, which a replay lets run at full speed. The truth saves less.
 - **Memory.** Prefetched parameters and larger buckets need space; a replay does not know the limit.
 - **Other kernels.** A smaller message may be sent by another algorithm.
+- **More ranks.** `group_size` and `node_size` price the transfers of the recorded ranks. The latest
+  of more ranks is later, several groups may share a link, and parameters that more ranks divide
+  leave each of them less work in the optimizer.
 - **Asynchronous calls on devices** keep the streams that they ran on.
 - **The optimizer's results.** `payload *0.5` does not know whether 16 bits suffice.
 

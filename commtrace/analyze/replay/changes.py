@@ -14,6 +14,8 @@
     even where step=7                      the same at each of these collectives by itself
     cores                                  no thread waits for a core
     batch *2                               steps have twice the samples; times are for as many
+    group_size *2 where mesh_axis=dp       groups have twice as many ranks
+    node_size 8                            nodes have 8 ranks
 
 A condition is one of `commtrace table --where`, of table `comm` or, of `compute`, of `ops` or
 `kernels`. `VERBS` has a row for each.
@@ -28,11 +30,11 @@ from typing import Any
 
 import numpy as np
 
-from commtrace.analyze.replay import verbs
+from commtrace.analyze.replay import transfer_verbs, verbs
+from commtrace.analyze.replay.context import Change, Context
 from commtrace.analyze.replay.draft import Draft, distinct
 from commtrace.analyze.replay.graph import WorkGraph
 from commtrace.analyze.replay.prices import prices_of
-from commtrace.analyze.replay.verbs import Change, Context
 from commtrace.analyze.run.frame import Frames
 from commtrace.errors import UsageError, unknown_name
 from commtrace.units import bytes_per_s_of_text
@@ -43,6 +45,7 @@ _FACTOR = re.compile(r"([*×x/])\s*(\d+(?:\.\d+)?(?:e-?\d+)?)")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)")
 _UNITS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _MOST_FACTOR = 1e6
+_MOST_NS = float(1 << 62)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +96,8 @@ def _value_of(text: str, verb: str, value: str) -> tuple[float, float]:
             return factor, nan
     if DURATION in takes and (found := _DURATION.fullmatch(value)):
         return nan, float(found[1]) * _UNITS[found[2]]
+    if COUNT in takes and re.fullmatch(r"\d{1,7}", value) and int(value):
+        return nan, float(value)
     if SPEED in takes and (speed := bytes_per_s_of_text(value)):
         return nan, speed
     needs = " or ".join(takes) if takes else "no value"
@@ -116,20 +121,29 @@ def changed(
         latency_share: Place of the latency between its bounds, from 0 to 1, where it is unknown.
 
     Raises:
-        UsageError: A change names nothing in the run, or contradicts one before it.
+        UsageError: A change names nothing in the run, contradicts one before it, or makes times
+            too long.
     """
-    prices = prices_of(run)
-    given = Context(run, Draft(graph), prices, latency_share, *prices.latency_shares())
+    transfers = prices_of(run).drop(columns="transfer_ns")
+    given = Context(run, Draft(graph), transfers, latency_share)
     for change in changes:
         given.changed.append(VERBS[change.verb].apply(given, change))
     rows = distinct(*given.changed)
     draft = given.draft
+    if draft.length[draft.is_kept].clip(min=0).sum(dtype="float64") > _MOST_NS:
+        raise UsageError(
+            f"cannot make the changes {'; '.join(each.text for each in changes)!r}",
+            found="times that add up to more than a hundred years",
+            why="instants are whole nanoseconds of 64 bits",
+            attempt="smaller factors or durations",
+        )
     return Changed(
         draft.graph(), draft.removed, rows, given.is_bound, given.num_unknown, given.samples
     )
 
 
 FACTOR, DURATION, SPEED = "a factor such as *0.5", "a duration such as 5us", "a speed: 50 GB/s"
+COUNT = "a number such as 16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,19 +169,19 @@ VERBS: dict[str, Verb] = {
         "work of hosts, or kernels of devices, takes that many times as long",
     ),
     "latency": Verb(
-        verbs.latency, (FACTOR, DURATION), "latency 5us where mesh_axis=dp",
+        transfer_verbs.latency, (FACTOR, DURATION), "latency 5us where mesh_axis=dp",
         "latency of transfers",
     ),
     "bandwidth": Verb(
-        verbs.bandwidth, (FACTOR, SPEED), "bandwidth *2 where kind=all_gather",
+        transfer_verbs.bandwidth, (FACTOR, SPEED), "bandwidth *2 where kind=all_gather",
         "bytes per second of transfers, or their busbw",
     ),
     "payload": Verb(
-        verbs.payload, (FACTOR,), "payload *0.5 where dtype=float32",
+        transfer_verbs.payload, (FACTOR,), "payload *0.5 where dtype=float32",
         "size of messages",
     ),
     "shrink": Verb(
-        verbs.shrink, (FACTOR,), "shrink *0.5 where source_line=41",
+        transfer_verbs.shrink, (FACTOR,), "shrink *0.5 where source_line=41",
         "transfers take that many times as long, latency and bytes alike",
     ),
     "remove": Verb(
@@ -194,8 +208,18 @@ VERBS: dict[str, Verb] = {
     ),
     "cores": Verb(verbs.cores, (), "cores", "no thread is ready to run without a core"),
     "batch": Verb(
-        verbs.batch, (FACTOR,), "batch *2",
+        transfer_verbs.batch, (FACTOR,), "batch *2",
         "a step has that many times as many samples; times are for as many as before",
+    ),
+    "group_size": Verb(
+        transfer_verbs.group_size, (FACTOR, COUNT), "group_size *2 where mesh_axis=dp",
+        "groups have that many ranks, with messages of the same size; latency grows with the "
+        "number of ranks or with its logarithm",
+    ),
+    "node_size": Verb(
+        transfer_verbs.node_size, (COUNT,), "node_size 8",
+        "nodes have that many ranks, in order; transfers that come to be within a node, or between "
+        "nodes, take as long as the run's own of that sort",
     ),
     "balance": Verb(
         verbs.balance, (), "balance",

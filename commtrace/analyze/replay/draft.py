@@ -21,6 +21,8 @@ from commtrace.analyze.replay.graph import (
     WorkGraph,
 )
 
+_LONGEST_NS = 1 << 61
+
 
 class Draft:
     """Edges and points of a graph, for changes in turn.
@@ -134,7 +136,8 @@ class Draft:
 
     def scale(self, edges: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> None:
         """Give edges the lengths that a function returns for those that they have."""
-        self.length[edges] = np.maximum(np.rint(change(self.length[edges])), 0).astype("int64")
+        lengths = np.rint(change(self.length[edges]))
+        self.length[edges] = lengths.clip(0, _LONGEST_NS).astype("int64")
 
 
 def distinct(*rows: np.ndarray) -> np.ndarray:

@@ -201,6 +201,14 @@ def transfers(draft: Draft, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return edges, row_of[draft.target[edges]]
 
 
+def transfer_ns(draft: Draft, rows: np.ndarray) -> np.ndarray:
+    """Return how long the transfer of each call takes, in ns; 0 if it has none."""
+    edges, of = transfers(draft, rows)
+    # The shorter edge of a queued transfer is its time without the queue.
+    shortest = pd.Series(draft.length[edges]).groupby(of).min()
+    return shortest.reindex(rows).fillna(0).clip(lower=0).to_numpy()
+
+
 def points_of(
     draft: Draft, sorts: tuple[int, ...], rows: pd.Index, each: bool = False
 ) -> np.ndarray:

@@ -7,8 +7,6 @@ latency, or the bytes take as long as over links of `LEAST_BYTES_PER_S`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 
@@ -26,34 +24,14 @@ LEAST_BYTES_PER_S = 125e6
 """Least bandwidth of the links of a run: 1 Gbit/s."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prices:
-    """Latency and bandwidth of the transfers of a run.
-
-    Attributes:
-        of_calls: By rows of table `comm`: `transfer_ns`, the time of the transfer; `latency_ns`
-            and `ns_per_byte` of transfers of its kind and group, nan if they are unknown; and
-            `payload_bytes`.
-    """
-
-    of_calls: pd.DataFrame
-
-    def latency_shares(self) -> tuple[pd.Series, pd.Series]:
-        """Return which part of each call's transfer is latency, and the least that it can be.
-
-        The first is nan if it is unknown.
-        """
-        own = self.of_calls
-        size, time = own["payload_bytes"].clip(lower=0), own["transfer_ns"]
-        total = own["latency_ns"] + own["ns_per_byte"] * size
-        moving = size * (NANOSECONDS_PER_SECOND / LEAST_BYTES_PER_S)
-        least = (1 - moving / time.where(time > 0)).clip(lower=0).fillna(0)
-        return own["latency_ns"] / total.where(total > 0), least
-
-
 @cached_per_run
-def prices_of(run: Frames) -> Prices:
-    """Return the latency and the bandwidth of the transfers of a run."""
+def prices_of(run: Frames) -> pd.DataFrame:
+    """Return what the transfer of each call took, and which part of that is latency.
+
+    A row per call with known times, by rows of table `comm`: `kind`; `group_size`, `payload_bytes`,
+    `transfer_ns` and `latency_share`, nan if they are unknown; and `least_share`, the least that
+    it can be.
+    """
     graph = work_graph(run)
     calls, links = graph.calls, graph.links
     transfer = np.full(len(graph.points), np.nan)
@@ -64,28 +42,39 @@ def prices_of(run: Frames) -> Prices:
     comm, kept = run.comm, calls.index
     group = comm["group"].loc[kept]
     size = group.map(run.groups.set_index("name")["size"])
+    payload = comm["payload_bytes"].loc[kept]
     table = pd.DataFrame(
         {
             "kind": comm["kind"].loc[kept],
             "group_size": size.astype("float64"),
-            "payload_bytes": comm["payload_bytes"].loc[kept],
+            "payload_bytes": payload.where(payload >= 0).astype("float64"),
             "transfer_ns": transfer[calls["end_point"].to_numpy()],
         },
         index=kept,
     )
     of = table.groupby(["kind", mesh_axes(run, group), "group_size"], observed=True, dropna=False)
     alike = of.ngroup()
-    known = (table["payload_bytes"] >= 0) & table["transfer_ns"].notna()
+    known = table["payload_bytes"].notna() & table["transfer_ns"].notna()
     times = table.loc[known, "transfer_ns"].groupby([alike[known], table["payload_bytes"][known]])
     medians = times.agg(median="median", num="size")
-    fits = {each: _fitted(own.reset_index()) for each, own in medians.groupby(level=0)}
+    fits = {each: fitted_to(own.reset_index()) for each, own in medians.groupby(level=0)}
     fitted = np.array([fits.get(each, (np.nan, np.nan)) for each in range(of.ngroups)])
-    table[["latency_ns", "ns_per_byte"]] = fitted.reshape(-1, 2)[alike.to_numpy()]
-    return Prices(table)
+    latency, per_byte = fitted.reshape(-1, 2)[alike.to_numpy()].T
+    size, time = table["payload_bytes"], table["transfer_ns"]
+    total = latency + per_byte * size
+    table["latency_share"] = latency / total.where(total > 0)
+    moving = size * (NANOSECONDS_PER_SECOND / LEAST_BYTES_PER_S)
+    table["least_share"] = (1 - moving / time.where(time > 0)).clip(lower=0).fillna(0)
+    return table
 
 
-def _fitted(of_sizes: pd.DataFrame) -> tuple[float, float]:
-    """Return latency in ns, and ns per byte, of median times by size; nan if they are unknown."""
+def fitted_to(of_sizes: pd.DataFrame) -> tuple[float, float]:
+    """Return latency in ns, and ns per byte, of times by size; nan if they are unknown.
+
+    Args:
+        of_sizes: `payload_bytes`; `median`, the median time of transfers of that size in ns; and
+            `num`, their number.
+    """
     size, time, num = (
         of_sizes[name].to_numpy("float64") for name in ("payload_bytes", "median", "num")
     )

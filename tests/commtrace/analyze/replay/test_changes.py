@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from commtrace.analyze import load
+from commtrace.analyze import Frames, load
 from commtrace.analyze.replay.changes import VERBS, parsed
 from commtrace.analyze.replay.whatif import what_if
 from commtrace.errors import UsageError
@@ -20,7 +20,7 @@ from tests.commtrace.analyze.replay.simulated import (
     simulated,
     step_ns,
 )
-from tests.commtrace.analyze.rows import call, run_of
+from tests.commtrace.analyze.rows import call, group, rank_row, run_of, step
 
 NUM_STEPS = 5
 
@@ -239,6 +239,89 @@ def test_one_size_gives_a_range() -> None:
     answer = what_if(load(simulated(programs(of_step))), ["bandwidth *2"])
     assert answer.after == (160 * MS, 180 * MS)
     assert answer.saved_ns == (0, 20 * MS)
+
+
+def test_the_latency_of_larger_groups_grows_with_their_ranks_or_with_the_logarithm() -> None:
+    """An all-reduce of 4 ranks sends 3/2 of the bytes of 2 ranks, in 2 or 3 times the steps."""
+
+    def of_step(latency: int, per_byte: float) -> Callable[[int, int], Sequence[Any]]:
+        def made(rank: int, number: int) -> Sequence[Any]:
+            return [
+                Call(f"{size}_{number}", round(latency + per_byte * size), num_bytes=size)
+                for size in (100, 1000, 9000)
+            ]
+
+        return made
+
+    run = load(simulated(programs(of_step(500, 0.5))))
+    expected = [step_ns(programs(of_step(latency, 0.75))) for latency in (1000, 1500)]
+    for text in ("group_size *2", "group_size 4 where mesh_axis=tp"):
+        assert what_if(run, [text]).after == pytest.approx(expected, rel=1e-3)
+    halved = [step_ns(programs(of_step(latency, 0.375))) for latency in (1000, 1500)]
+    assert what_if(run, ["group_size 4", "bandwidth *2"]).after == pytest.approx(halved, rel=1e-3)
+    alone = what_if(run, ["group_size /2"]).after
+    assert alone == pytest.approx((0, 0), abs=1)
+
+
+def on_nodes(axes: Sequence[tuple[str, int, int]], hosts: Sequence[str] = "aabb") -> Frames:
+    """Five steps of 4 ranks with all-reduces of an axis, size and time in ms each."""
+    pairs = {"tp": ((0, 1), (2, 3)), "dp": ((0, 2), (1, 3))}
+    comm, steps = [], []
+    for number in range(5):
+        for rank in range(4):
+            at = begin = 1000 * MS * number
+            for place, (axis, size, lasts) in enumerate(axes):
+                ranks = next(each for each in pairs[axis] if rank in each)
+                comm.append(
+                    call(
+                        rank=rank, id=len(axes) * number + place, group=f"{axis}{min(ranks)}",
+                        seq=2 * number + place, at=at, until=at + lasts * MS, blocked_ns=lasts * MS,
+                        payload_bytes=size, step=number, thread=0,
+                    )
+                )  # fmt: skip
+                at += lasts * MS
+            steps.append(step(rank, number, begin, at))
+    groups = [
+        group(f"{axis}{min(ranks)}", ranks, mesh_axis=axis)
+        for axis, each in pairs.items()
+        for ranks in each
+    ]
+    ranks = [rank_row(rank, host=host) for rank, host in enumerate(hosts)]
+    return run_of(comm, steps=steps, groups=groups, ranks=ranks)
+
+
+def test_transfers_that_come_to_be_between_nodes_take_as_long_as_others_there() -> None:
+    sizes = [("tp", 100, 20), ("tp", 1000, 110), ("dp", 100, 60), ("dp", 1000, 510)]
+    run = on_nodes(sizes)
+    assert what_if(run, ["node_size 1"]).after == (2 * 570 * MS, 2 * 570 * MS)
+    assert what_if(run, ["node_size 4"]).after == (2 * 130 * MS, 2 * 130 * MS)
+    only_tp = what_if(run, ["node_size 4 where mesh_axis=dp"]).after
+    assert only_tp == (2 * 130 * MS, 2 * 130 * MS)
+
+
+def test_transfers_of_one_size_give_a_range_between_nodes() -> None:
+    """The price of a message of 1,000 bytes is all latency, or all bytes."""
+    run = on_nodes([("tp", 100, 20), ("dp", 1000, 500)])
+    assert what_if(run, ["node_size 1"]).after == (550 * MS, 1000 * MS)
+
+
+def test_sizes_of_nodes_need_hosts_and_transfers_to_be_priced_by() -> None:
+    one_node = on_nodes([("tp", 100, 20), ("dp", 100, 60)], "aaaa")
+    for run, text, parts in (
+        (one_node, "node_size 2", ["no transfers between nodes in this run", "bandwidth 25GB/s"]),
+        (one_node, "node_size 8", ["no group that would come to be within a node"]),
+        (on_nodes([("tp", 100, 20)], ["", "", "", ""]), "node_size 2", ["ranks without a host"]),
+        (one_node, "node_size 0", ["takes a number such as 16"]),
+        (one_node, "node_size *2", ["takes a number such as 16"]),
+        (one_node, "group_size *0.75", ["a group of 2 ranks, which would have 1.5"]),
+        (one_node, "group_size *0", ["would have 0", "from 1 to"]),
+        (one_node, "bandwidth *0", ["a bandwidth of 0"]),
+        (one_node, "latency 9999999999s", ["more than a hundred years"]),
+    ):
+        with pytest.raises(UsageError) as error:
+            what_if(run, [text])
+        for part in parts:
+            assert part in str(error.value), text
 
 
 def test_changes_are_made_together() -> None:

@@ -1,0 +1,116 @@
+"""A change as it was asked for, a graph that is changed, and the calls that a change is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.replay.draft import Draft, distinct
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.run.matching import mesh_axes
+from commtrace.analyze.run.select import hints, select
+from commtrace.errors import UsageError
+from commtrace.schema import COMM, Column
+
+AXIS = Column("mesh_axis", str, "", "axis of the DeviceMesh that owns the group")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change.
+
+    Attributes:
+        text: As it was asked for.
+        verb: Key of `VERBS`.
+        factor: Factor; nan if there is none.
+        amount: Latency in ns, or bandwidth in bytes/s; nan if there is none.
+        where: Conditions.
+        rows: Rows of table `comm` in place of conditions; None if these count.
+    """
+
+    text: str
+    verb: str
+    factor: float = float("nan")
+    amount: float = float("nan")
+    where: tuple[str, ...] = ()
+    rows: np.ndarray | None = None
+
+
+@dataclass(slots=True)
+class Context:
+    """A draft, and what the changes to it need.
+
+    Attributes:
+        run: The run.
+        draft: The graph that is changed.
+        transfers: The transfer of each call as changes have left it: see `prices_of`; without
+            `transfer_ns`, the time that it took.
+        latency_share: Place of the latency between its bounds, from 0 to 1, where it is unknown.
+            With 0, nothing is assumed in favour of a change.
+        is_bound: True once that part was needed, or the uses of results that are not known.
+        changed: Rows of table `comm` that each change has changed.
+        num_unknown: Number of calls that a change left alone since the trace lacks what it needs.
+        samples: Samples of a step, as a multiple of those recorded.
+    """
+
+    run: Frames
+    draft: Draft
+    transfers: pd.DataFrame
+    latency_share: float
+    is_bound: bool = False
+    changed: list[np.ndarray] = field(default_factory=list)
+    num_unknown: int = 0
+    samples: float = 1.0
+
+
+def rows_of(given: Context, change: Change) -> np.ndarray:
+    """Return the rows of table `comm` that a change is about."""
+    calls = given.draft.calls.index
+    if change.rows is not None:
+        rows = np.intersect1d(change.rows, calls.to_numpy())
+    else:
+        comm = given.run.comm.assign(mesh_axis=mesh_axes(given.run, given.run.comm["group"]))
+        known = (*COMM, AXIS)
+        found = select(comm, known, where=change.where).index
+        rows = found.intersection(calls).to_numpy()
+        if not len(rows):
+            raise names_nothing(change, hints(comm, known, change.where), "call")
+    left = rows[~np.isin(rows, given.draft.removed)]
+    if len(rows) and not len(left):
+        raise UsageError(
+            f"cannot make the change {change.text!r}",
+            found="only calls that a change before it removes",
+            why="a call that is removed has no time that could change",
+            attempt="one of the two changes",
+        )
+    return left
+
+
+def names_nothing(change: Change, found: Sequence[str], what: str) -> UsageError:
+    """Return the error of a change whose conditions name nothing."""
+    return UsageError(
+        f"the change {change.text!r} is of nothing in this run",
+        found="; ".join(found) or f"no {what} with known times",
+        attempt="commtrace table RUN calls, which lists the calls with their columns",
+    )
+
+
+def with_members(given: Context, rows: np.ndarray) -> np.ndarray:
+    """Return calls with all members of their collectives, and both ends of their transfers."""
+    match = given.draft.calls["match"]
+    numbers, calls = match.to_numpy(), match.index.to_numpy()
+    is_own = np.zeros(int(numbers.max(initial=-1)) + 2, dtype=bool)
+    is_own[numbers[np.isin(calls, rows)]] = True
+    is_own[-1] = False  # of no match
+    return distinct(rows, calls[is_own[numbers]])
+
+
+def latency_shares(given: Context, rows: np.ndarray) -> np.ndarray:
+    """Return which part of the transfers of calls is latency now."""
+    own = given.transfers.loc[rows]
+    share, least = own["latency_share"].to_numpy(), own["least_share"].to_numpy()
+    given.is_bound |= bool(np.isnan(share).any())
+    return np.where(np.isnan(share), least + given.latency_share * (1 - least), share)
