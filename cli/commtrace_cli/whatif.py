@@ -32,8 +32,9 @@ Examples:
 - `commtrace whatif run.json overlap -o replayed.json`, which other commands take
 
 Changes: `compute *F`, `latency *F` or `latency 5us`, `bandwidth *F` or `bandwidth 50GB/s`,
-`payload *F`, `shrink *F`, `remove`, `async`, `earlier`, `overlap`, `merge` and `balance`, each with
-`where` and conditions joined by `and`, as of `commtrace table`; docs/whatif.md has their meanings.
+`payload *F`, `shrink *F`, `batch *F`, `group_size *F`, `node_size N`, `remove`, `async`, `earlier`,
+`overlap`, `merge`, `balance`, `even` and `cores`, most with `where` and conditions joined by `and`,
+as of `commtrace table`; docs/whatif.md has their meanings.
 """
 
 _MOST = 12
@@ -128,14 +129,13 @@ def _facts(answer: Prediction) -> dict[str, Any]:
 def _print_best(
     console: Console, frames: Frames, rows: Sequence[Mapping[Any, Any]], most: int
 ) -> None:
-    from commtrace.analyze.notices import replayed_note
     from commtrace.analyze.replay.whatif import bound_by, step_text
     from commtrace.analyze.replay.words import change_text, saves_text, why_not_replayed
 
-    for note in filter(None, (replayed_note(frames), why_not_replayed(frames))):
-        console.print(Text(f"note: {note}", style="yellow"))
-    if why_not_replayed(frames):
+    if reason := why_not_replayed(frames):
+        console.print(Text(f"note: {reason}", style="yellow"))
         return
+    _print_notices(console, frames)
     console.print(Text(step_text(frames), style="bold"))
     for line in bound_by(frames):
         console.print(Text(line, style="dim"))
@@ -171,8 +171,14 @@ def _labelled(label: str, text: str, style: str) -> Table:
     return grid
 
 
+def _print_notices(console: Console, frames: Frames) -> None:
+    from commtrace.analyze.notices import notices_of
+
+    for notice in notices_of(frames, "whatif"):
+        console.print(Text(f"note: {notice.text}", style="yellow"))
+
+
 def _print_answer(console: Console, answer: Prediction) -> None:
-    from commtrace.analyze.notices import replayed_note
     from commtrace.analyze.replay.lines import (
         HEADINGS,
         effect_lines,
@@ -181,8 +187,7 @@ def _print_answer(console: Console, answer: Prediction) -> None:
         verdict_line,
     )
 
-    if note := replayed_note(answer.basis):
-        console.print(Text(f"note: {note}", style="yellow"))
+    _print_notices(console, answer.basis)
     for change in answer.changes:
         console.print(Text(change.text, style="dim"))
     console.print(Text.assemble((step_line(answer), "bold"), f"  {verdict_line(answer)}"))

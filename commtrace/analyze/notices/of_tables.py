@@ -47,7 +47,7 @@ def unlaunched(frames: Frames) -> str:
         return ""
     return (
         f"The launch of {counts.num_unlaunched:,} of {counts.num_kernels:,} kernels is unknown, so "
-        "the reason of the idle time before them is, too."
+        "the reason of the idle time before them is, too: a replay infers what they waited for."
     )
 
 

@@ -30,7 +30,7 @@ class Notice:
     """Relevant only to readers of the tables and pictures that it limits."""
 
 
-_OF_PATHS = ("critical_path", "critical_share", "slack")
+_OF_PATHS = ("critical_path", "critical_share", "slack", "whatif")
 _OF_TIMES = (
     *("overlap", "balance", "activity", "timeline", "wait_states", "skew", "start_skew"),
     *("bandwidth", "overlap_lost", *_OF_PATHS),
@@ -88,7 +88,7 @@ MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     (("all_to_all_splits", "expert_load"), of_tables.no_experts),
     (("pipeline_stages", "bubbles", "pipeline_schedule"), of_tables.no_pipelines),
     (("gpu_time", "kernel_patterns"), of_tables.no_kernels),
-    (("gpu_time",), of_tables.unlaunched),
+    (("gpu_time", *_OF_PATHS), of_tables.unlaunched),
     (("overlap_lost",), DEPENDENCIES.lacks),
     (("tensors", "replicas", "gradients"), of_tables.no_fingerprints),
     (("replicas",), of_tables.equal_replicas),

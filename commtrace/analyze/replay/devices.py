@@ -2,7 +2,8 @@
 
 A kernel begins after its launch, after the previous kernel of its stream, and after the kernels of
 other streams whose events its stream waits for. If a trace does not show the last of these, a
-kernel of another stream that ended just before is inferred to be what it waited for. A wait of the
+kernel of another stream that ended just before is inferred to be what it waited for; else, without
+a launch, the host's last point before it. A wait of the
 host ends after the kernel that it waits for; without one that is stated, after the last kernel that
 had been launched and ended before.
 """
@@ -21,6 +22,7 @@ from commtrace.analyze.replay.graph import (
     KERNEL_END,
     LAUNCH,
     LAUNCHING,
+    LONG_AGO,
     STREAM,
     SYNC_BEGIN,
     SYNC_END,
@@ -123,7 +125,7 @@ def _begins(part: Frames, kernels: pd.DataFrame, host: pd.DataFrame) -> Links:
     latency = latency.groupby(rank).transform("min").to_numpy()
     least = np.where(np.isfinite(latency), latency, 0).astype("int64")
     ready = [
-        np.where(at >= 0, since + (least if sort == LAUNCHING else 0), np.iinfo("int64").min)
+        np.where(at >= 0, since + (least if sort == LAUNCHING else 0), LONG_AGO)
         for at, since, sort in sources
     ]
     binding = np.argmax(ready, axis=0)
@@ -132,6 +134,13 @@ def _begins(part: Frames, kernels: pd.DataFrame, host: pd.DataFrame) -> Links:
     delay[after >= 0] = 0
     found = Links.of(
         after[after >= 0], point[after >= 0], (begin - after_end)[after >= 0], AFTER, True
+    )
+    unlaunched = (launch_point < 0) & (delay > _LEAST_DELAY_NS)
+    last, last_at = _last_of_host(host, kernels, unlaunched)
+    launched = last >= 0
+    delay[launched] = 0
+    found = found.joined(
+        Links.of(last[launched], point[launched], (begin - last_at)[launched], LAUNCHING, True)
     )
     for number, (source, since, sort) in enumerate(sources):
         own = source >= 0
@@ -224,6 +233,28 @@ def _ended_just_before(kernels: pd.DataFrame, wanted: np.ndarray) -> tuple[np.nd
         fits &= begin[targets] - end[source] <= _MOST_AFTER_NS
         found[0][targets[fits]] = kernels["end_point"].to_numpy()[source[fits]]
         found[1][targets[fits]] = end[source[fits]]
+    return found
+
+
+def _last_of_host(
+    host: pd.DataFrame, kernels: pd.DataFrame, wanted: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the last point of the rank's host before a kernel began, and its time."""
+    found = np.full(len(kernels), -1), np.zeros(len(kernels), dtype="int64")
+    rows = np.flatnonzero(wanted)
+    if not len(rows) or host.empty:
+        return found
+    points = host[["rank", "at"]].rename_axis("point").reset_index().sort_values("at")
+    wanted_at = pd.DataFrame(
+        {
+            "rank": kernels["rank"].to_numpy()[rows],
+            "at": kernels["begin"].to_numpy()[rows],
+            "row": rows,
+        }
+    ).sort_values("at")
+    met = pd.merge_asof(wanted_at, points.assign(since=points["at"]), on="at", by="rank").dropna()
+    target = met["row"].to_numpy()
+    found[0][target], found[1][target] = met["point"].astype("int64"), met["since"].astype("int64")
     return found
 
 

@@ -7,6 +7,9 @@ import pandas as pd
 
 from commtrace.analyze.measures.arrivals import arrivals
 from commtrace.analyze.measures.steady_steps import is_steady
+from commtrace.analyze.replay.graph import Replay
+from commtrace.analyze.replay.longest_path import recorded_replay
+from commtrace.analyze.replay.outcome import steps_of
 from commtrace.analyze.replay.whatif import Prediction
 from commtrace.analyze.run.analysis import typed
 from commtrace.analyze.run.frame import Frames
@@ -25,8 +28,12 @@ RANK, KIND, WAIT_STATE = "rank", "kind", "wait state"
 
 
 def effects(answer: Prediction) -> pd.DataFrame:
-    """Return a row per rank, kind and wait state with its time per step before and after."""
-    before, after = (_per_step(run) for run in (answer.basis, answer.run))
+    """Return a row per rank, kind and wait state with its time per step before and after.
+
+    If steps have more samples, the times are for as many as before.
+    """
+    before = _per_step(answer.basis, answer.basis, recorded_replay(answer.basis))
+    after = _per_step(answer.basis, answer.run, answer.replay) / answer.changed.samples
     both = pd.concat({"before_ns": before, "after_ns": after}, axis=1).fillna(0.0)
     table = both.assign(saved_ns=both["before_ns"] - both["after_ns"])
     table = table.rename_axis(["of", "name"]).reset_index()
@@ -37,20 +44,18 @@ def effects(answer: Prediction) -> pd.DataFrame:
     return typed(table.iloc[order].reset_index(drop=True), COLUMNS)
 
 
-def _per_step(run: Frames) -> pd.Series:
-    """Return the times of a run per steady step, by what they are of and its name."""
-    steps = run.timed_steps[is_steady(run, run.timed_steps["step"])]
-    lasted = (steps["end_ns"] - steps["start_ns"]).groupby(steps["rank"]).median()
+def _per_step(basis: Frames, run: Frames, replay: Replay) -> pd.Series:
+    """Return the times of a replayed run per steady step, by what they are of and its name."""
+    steps = steps_of(basis, replay)
+    lasted = (steps["end"] - steps["begin"]).groupby(steps["rank"]).median()
     of_ranks = pd.Series(
         lasted.to_numpy("float64"),
         index=pd.MultiIndex.from_product(
             [[RANK], [text_of_ranks([each]) for each in lasted.index]]
         ),
     )
-    comm, num = run.comm, max(len(steps), 1)
+    comm, num = run.comm, len(steps) or max(run.num_ranks, 1)
     counted = is_steady(run, comm["step"]) if len(steps) else comm["step"] == comm["step"]
-    if not len(steps):
-        num = max(run.num_ranks, 1)
     wait = arrivals(run)["wait_ns"]
     sums = {
         KIND: comm["blocked_ns"]

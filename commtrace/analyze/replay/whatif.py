@@ -12,7 +12,7 @@ import pandas as pd
 from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.replay.changes import Change, Changed, changed
-from commtrace.analyze.replay.graph import Replay, replayed
+from commtrace.analyze.replay.graph import Replay, WorkGraph, replayed
 from commtrace.analyze.replay.longest_path import recorded_replay
 from commtrace.analyze.replay.outcome import StepTime, step_time
 from commtrace.analyze.replay.run_of import run_of
@@ -25,6 +25,7 @@ from commtrace.analyze.run.cached_per_run import of_run
 from commtrace.analyze.run.frame import Frames
 from commtrace.errors import UsageError
 from commtrace.schema import Column
+from commtrace.units import counted
 
 COLUMNS = (
     Column("change", str, "", "the change, in words"),
@@ -108,7 +109,7 @@ def what_if(run: Frames, changes: Sequence[str | Change]) -> Prediction:
     basis = basis_of(run)
     given = tuple([of_findings(basis, each) if isinstance(each, str) else each for each in changes])
     graph = work_graph(basis)
-    _check_times(basis, len(graph.calls))
+    _check_times(basis, graph)
     before = _before(basis)
     results = [_replayed(basis, given, 0.0)]
     if results[0][0].is_bound:
@@ -131,12 +132,13 @@ def _replayed(basis: Frames, changes: Sequence[Change], share: float) -> tuple[C
     return found, replay
 
 
-def _check_times(basis: Frames, num_calls: int) -> None:
-    if num_calls:
+def _check_times(basis: Frames, graph: WorkGraph) -> None:
+    if len(graph.calls) or (len(graph.points) and not basis.num_calls):
         return
+    calls = counted(basis.num_calls, "call")
     raise UsageError(
         "cannot replay the run",
-        found=f"{basis.num_calls} calls, none with known times",
+        found=f"{calls}, none with known times" if basis.num_calls else "no calls and no kernels",
         why="a replay needs the time at which each call was issued",
         attempt="a recording, or a trace with times",
     )

@@ -7,6 +7,7 @@ import pytest
 
 from commtrace.analyze import Frames, load
 from commtrace.analyze.replay.changes import VERBS, parsed
+from commtrace.analyze.replay.effects import effects
 from commtrace.analyze.replay.whatif import what_if
 from commtrace.errors import UsageError
 from tests.commtrace.analyze.replay.simulated import (
@@ -20,7 +21,7 @@ from tests.commtrace.analyze.replay.simulated import (
     simulated,
     step_ns,
 )
-from tests.commtrace.analyze.rows import call, group, rank_row, run_of, step
+from tests.commtrace.analyze.rows import call, group, kernel, rank_row, run_of, step
 
 NUM_STEPS = 5
 
@@ -370,3 +371,45 @@ def test_a_run_without_times_cannot_be_replayed() -> None:
 def test_each_verb_has_an_example_that_is_one() -> None:
     for name, verb in VERBS.items():
         assert parsed(verb.example).verb == name
+
+
+def on_device(launch: bool) -> Frames:
+    """Five steps of a rank: a call of 30 ms, and then a kernel of 40 ms."""
+    comm, steps, kernels = [], [], []
+    for number in range(5):
+        at = 100 * MS * number
+        comm.append(
+            call(rank=0, id=number, seq=number, at=at, until=at + 30 * MS, blocked_ns=30 * MS)
+        )
+        steps.append(step(0, number, at, at + 100 * MS))
+        launched = {"launched": at + 30 * MS} if launch else {}
+        kernels.append(kernel(id=number, at=at + 30 * MS, until=at + 70 * MS, **launched))
+    return run_of(comm, steps=steps, kernels=kernels, num_ranks=1)
+
+
+def test_a_kernel_of_unknown_launch_follows_its_host() -> None:
+    for launch in (True, False):
+        answer = what_if(on_device(launch), ["shrink *0.5"])
+        assert answer.after == (85 * MS, 85 * MS)
+        assert answer.num_inferred == (0 if launch else 5)
+        kernels = answer.run.kernels
+        starts = (kernels["start_ns"] - answer.run.start_ns).tolist()
+        assert starts == [85 * MS * number + 15 * MS for number in range(5)]
+
+
+def test_effects_are_those_of_the_step_time() -> None:
+    run = load(simulated(programs(with_barrier)))
+    for texts in (["batch *2"], ["remove where kind=barrier"]):
+        answer = what_if(run, texts)
+        table = effects(answer)
+        ranks = table[table["of"] == "rank"]
+        assert ranks["after_ns"].mean() == pytest.approx(answer.after[1], rel=0.02)
+        assert ranks["before_ns"].mean() == pytest.approx(answer.before.step_ns, rel=0.02)
+
+
+def test_computation_is_replayed_without_any_call() -> None:
+    steps = [step(0, number, 100 * MS * number, 100 * MS * (number + 1)) for number in range(5)]
+    run = run_of(steps=steps, num_ranks=1)
+    assert what_if(run, ["compute *0.5"]).after == (50 * MS, 50 * MS)
+    with pytest.raises(UsageError, match="no call with known times"):
+        what_if(run, ["remove"])
