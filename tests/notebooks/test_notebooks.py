@@ -76,6 +76,7 @@ def test_a_notebook_is_small_and_its_figures_have_pictures(path: Path) -> None:
 
 def test_there_are_notebooks() -> None:
     assert {path.stem for path in NOTEBOOKS} == {
+        "change_what_pays",
         "compare_layouts",
         "debug_sequence_parallel",
         "find_a_wrong_layout",

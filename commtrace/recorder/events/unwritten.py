@@ -1,7 +1,7 @@
 """Calls of a buffer that are not written yet: new calls, and calls that are not fully known.
 
 The result of a call may be used after the call is over (`Call.may_be_used`). Each batch repeats the
-calls that are not written, so only the latest few wait for such a use.
+calls that are not written, so only the latest wait for such a use: as many as `DataTimes` follows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from commtrace.recorder.events.call import Call
 
 _MAX_IN_BATCH = 5000
-_MAX_UNUSED = 32
+_MAX_UNUSED = 256
 CallInStep = tuple[Call, int]
 
 
