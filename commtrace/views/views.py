@@ -225,9 +225,13 @@ def _drawn(frames: Frames, name: str, options: dict[str, Any]) -> go.Figure:
     """Return a picture, by default in the dark theme if plotly's default template is dark."""
     import plotly.io
 
+    from commtrace.analyze.notices import replayed_note
     from commtrace.figures import PICTURES
 
     if name not in PICTURES:
         raise unknown_name("picture", name, PICTURES)
     theme = "dark" if "dark" in str(plotly.io.templates.default or "") else "light"
-    return PICTURES[name].draw(frames, **({"theme": theme} | options))
+    figure = PICTURES[name].draw(frames, **({"theme": theme} | options))
+    if note := replayed_note(frames):
+        figure.update_layout(title_subtitle={"text": note, "font": {"size": 12}})
+    return figure

@@ -62,7 +62,10 @@ def test_the_replayed_run_has_all_views_and_says_that_it_is_replayed(run: Run) -
     assert note in repr(replayed)
     assert note in (replayed._repr_html_() or "")
     assert note not in repr(run)
-    assert list(replayed.timeline().data)  # type: ignore[arg-type] - a tuple of traces
+    for each in (replayed.timeline(), replayed.flame()):
+        assert list(each.data)  # type: ignore[arg-type] - a tuple of traces
+        assert each.layout.title.subtitle.text == note  # type: ignore[union-attr] - a layout
+    assert run.timeline().layout.title.subtitle.text is None  # type: ignore[union-attr] - a layout
     assert replayed.whatif("balance").step_ns == 90_000_000
     assert found.run is replayed
 

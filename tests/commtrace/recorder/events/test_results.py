@@ -121,7 +121,7 @@ def late(num_others: int, is_stepped: bool) -> list[tuple[int, bool]]:
     [
         (1, False, [(2, True), (-1, False)]),
         (0, True, [(-1, False)]),
-        (100, False, [(-1, False)] * 101),
+        (400, False, [(-1, False)] * 401),
     ],
     ids=["waits", "not past a step", "not behind many others"],
 )
