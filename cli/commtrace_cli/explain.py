@@ -258,6 +258,10 @@ def _time(story: Story) -> Iterable[Text]:
         yield Text(f"  {text_of_duration(time.wait_ns)} waiting{for_whom}", style="bold yellow")
     if time.wait_ns >= 0:
         yield Text(f"  {text_of_duration(time.transfer_ns)} transfer after the last arrival")
+    if time.slack_ns == 0:
+        yield Text("on the critical path: if it takes longer, so does the run", style="yellow")
+    elif time.slack_ns > 0:
+        yield Text(f"could take {text_of_duration(time.slack_ns)} longer before the run does")
     if not math.isnan(time.busbw_bytes_per_s):
         speeds = (text_of_bytes(time.algbw_bytes_per_s), text_of_bytes(time.busbw_bytes_per_s))
         yield Text(f"{speeds[0]}/s algbw, {speeds[1]}/s busbw")

@@ -68,6 +68,7 @@ def test_the_story_goes_from_the_line_to_the_peers(commtrace: Commtrace, needed_
         "         blocked rank 0 for 2 ms\n"
         "           1.5 ms waiting for rank 1\n"
         "           500 µs transfer after the last arrival\n"
+        "         on the critical path: if it takes longer, so does the run\n"
         "         128 kB/s algbw, 64 kB/s busbw\n"
         "peers    rank 1 arrived last, 1.5 ms after the first\n"
         "         rank 1 was late: longer work, 1.5 ms beyond the others' median of 0 ns\n"

@@ -10,6 +10,7 @@ import pandas as pd
 
 from commtrace.analyze.findings import reported as reported_findings
 from commtrace.analyze.measures.arrivals import end_ns
+from commtrace.analyze.replay.slack import slack_of_calls
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.story.peers import MatchedCalls, Peer, matched_calls, ranks_of
 from commtrace.analyze.story.why import CallReason, what_is_unknown, why
@@ -83,6 +84,8 @@ class Time:
         transfer_ns: Part of `blocked_ns` after the last peer arrived.
         waited_for: Rank whose arrival ended the wait.
         device_ns: Time for which a device ran it.
+        slack_ns: How much longer its transfer could take before the run ends later; 0 on the
+            critical path.
     """
 
     after_start_ns: int
@@ -96,6 +99,7 @@ class Time:
     algbw_bytes_per_s: float
     busbw_bytes_per_s: float
     device_ns: int
+    slack_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +255,15 @@ def _time(frames: Frames, call: pd.Series, collective: MatchedCalls, group_size:
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=busbw,
         device_ns=int(call["device_ns"]),
+        slack_ns=_slack_ns(frames, call),
     )
+
+
+def _slack_ns(frames: Frames, call: pd.Series) -> int:
+    """Return the slack of a call; -1 if it is unknown, as in a run that is not all replayed."""
+    if frames.is_stored:
+        return -1
+    return int(slack_of_calls(frames).get(call.name, -1))
 
 
 def _unknown_of_time(call: pd.Series, time: Time, collective: MatchedCalls) -> dict[str, str]:

@@ -39,6 +39,19 @@ def met(**columns: Any) -> Frames:
     return run_of(rows, run={"detail": "op"})
 
 
+def test_the_slack_of_a_call_is_how_much_longer_it_could_take_unnoticed() -> None:
+    """Rank 0 sends for 20 ns, works until 60 ns, and then waits for rank 1 until 150 ns."""
+    rows = [
+        call(rank=0, id=0, kind="all_gather", group="alone", at=0, until=20, blocked_ns=20),
+        call(rank=0, id=1, at=60, until=200, blocked_ns=140, seq=0),
+        call(rank=1, id=0, at=150, until=200, blocked_ns=50, seq=0),
+    ]
+    groups = [group(), group("alone", [0])]
+    frames = run_of(rows, groups=groups)
+    slacks = {name: story(frames, name).time.slack_ns for name in ("0:0", "0:1", "1:0")}
+    assert slacks == {"0:0": 90, "0:1": 0, "1:0": 0}
+
+
 # --- which call ---
 
 
