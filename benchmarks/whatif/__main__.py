@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.whatif.claims import CLAIMS, Claim
+from benchmarks.whatif.claims import CLAIMS
 from benchmarks.whatif.healthy import MOST_PROMISED, promises, record_models
 from benchmarks.whatif.predicted import MOST_ERROR, TIMES_NOISE, Checked, checked
 from benchmarks.whatif.recorded import record_claims
@@ -89,7 +89,8 @@ def check_claims(console: Console, folder: Path, given: argparse.Namespace) -> b
         f"{sum(each.is_kept for each in found)} of {len(found)} within {MOST_ERROR:.0%} "
         f"or {TIMES_NOISE:g} times the noise"
     )
-    return is_kept & _check_order(console, found) & _print_residuals(console, claims, folder)
+    _print_residuals(console, found, folder)
+    return is_kept & _check_order(console, found)
 
 
 def _cells(each: Checked) -> list[str]:
@@ -118,13 +119,18 @@ def _check_order(console: Console, found: Sequence[Checked]) -> bool:
     return is_kept
 
 
-def _print_residuals(console: Console, claims: Sequence[Claim], folder: Path) -> bool:
+def _print_residuals(console: Console, found: Sequence[Checked], folder: Path) -> None:
+    """Print the causes of wrong predictions, and the median of each as a part of the step."""
     table = _table("predicted minus measured, per step on the critical path", "cost", *NAMES)
-    for claim in claims:
-        each = residuals(claim, folder)
-        table.add_row(claim.name, *(f"{each[name] / 1e6:+.2f} ms" for name in NAMES))
+    parts: dict[str, list[float]] = {name: [] for name in NAMES}
+    for each in found:
+        own = residuals(each.claim, folder)
+        table.add_row(each.claim.name, *(f"{own[name] / 1e6:+.2f} ms" for name in NAMES))
+        for name in NAMES:
+            parts[name].append(abs(own[name]) / each.measured)
+    for title, of in (("median, of the step", statistics.median), ("largest", max)):
+        table.add_row(title, *(f"{of(parts[name]):.2%}" for name in NAMES))
     console.print(table)
-    return True
 
 
 def check_unchanged(console: Console, folder: Path, given: argparse.Namespace) -> bool:

@@ -159,7 +159,8 @@ transfers, waits, launches, streams, synchronizations and steps. Not modelled:
 - **More ranks.** `group_size` and `node_size` price the transfers of the recorded ranks. The latest
   of more ranks is later, several groups may share a link, and parameters that more ranks divide
   leave each of them less work in the optimizer.
-- **Asynchronous calls on devices** keep the streams that they ran on.
+- **Calls that devices run** keep their streams, and are issued no earlier. Where the trace does not
+  name the kernels that use a result, `async` gives a range: from the recorded wait to none.
 - **The optimizer's results.** `payload *0.5` does not know whether 16 bits suffice.
 
 ## Accuracy

@@ -15,12 +15,14 @@ import pandas as pd
 
 from commtrace.analyze.replay.draft import Draft, distinct
 from commtrace.analyze.replay.graph import (
+    AFTER,
     ARRIVE,
     CALL_BEGIN,
     CALL_END,
     COMPLETE,
     HOST,
     ISSUE,
+    KERNEL_BEGIN,
     QUEUE,
     TRANSFER,
     WAIT,
@@ -143,6 +145,30 @@ def _let_complete_apart(draft: Draft, calls: pd.DataFrame, issue_ns: float) -> N
     draft.length[issues] = np.rint(issue_ns).astype("int64")
     draft.calls.loc[calls.index, "end_point"] = apart
     draft.calls.loc[calls.index, "is_return"] = False
+
+
+def run_as_kernels(draft: Draft, rows: np.ndarray) -> np.ndarray:
+    """Return the calls that devices run and that are not removed."""
+    calls = draft.calls.loc[draft.calls.index.intersection(rows)]
+    is_run = draft.points.sort[calls["begin_point"].to_numpy()] == KERNEL_BEGIN
+    return calls.index[is_run & ~calls.index.isin(draft.removed)].to_numpy()
+
+
+def not_awaited(draft: Draft, users: pd.Series) -> np.ndarray:
+    """Let no stream wait for kernels of calls, but for those that use their results.
+
+    Args:
+        draft: The graph.
+        users: The first kernel that uses the result of each call, by rows of table `comm`; -1 if
+            none is known.
+    """
+    end = draft.calls["end_point"].loc[users.index].to_numpy()
+    draft.is_kept[draft.of_points(end, "source") & (draft.sort == AFTER)] = False
+    begins = np.flatnonzero(draft.points.sort == KERNEL_BEGIN)
+    point = pd.Series(begins, index=draft.points.row[begins])
+    known = (users >= 0).to_numpy()
+    draft.add(end[known], point.loc[users[known]].to_numpy(), 0, AFTER)
+    return users.index.to_numpy()
 
 
 def earlier(draft: Draft, rows: np.ndarray, ready: pd.Series) -> np.ndarray:

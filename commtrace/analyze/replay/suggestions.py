@@ -158,7 +158,8 @@ def _ideal(run: Frames) -> Iterator[Proposal]:
 
 def _hidden(run: Frames) -> Iterator[Proposal]:
     comm = run.comm
-    if (comm["result_used_ns"] >= 0).any() or (comm["data_ready_ns"] >= 0).any():
+    is_known = (comm["result_used_ns"] >= 0) | (comm["data_ready_ns"] >= 0)
+    if is_known.any() or (run.kernels["call_id"] >= 0).any():
         yield Proposal(
             "all communication hidden up to its data's next use",
             "issue collectives with async_op=True once their data is ready, and wait before the "

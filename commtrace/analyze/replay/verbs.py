@@ -46,8 +46,30 @@ def asynchronous(given: Context, change: Change) -> np.ndarray:
     used = _known(comm["result_used_ns"], given.run.start_ns)
     issue_ns = _time_to_issue(given.run)
     found = edits.asynchronous(given.draft, rows, used, issue_ns)
-    given.num_unknown += int(used.isna().sum())
-    return found
+    of_kernels = edits.run_as_kernels(given.draft, rows)
+    given.num_unknown += int(used.drop(of_kernels).isna().sum())
+    return distinct(found, _not_awaited(given, of_kernels))
+
+
+def _not_awaited(given: Context, rows: np.ndarray) -> np.ndarray:
+    """Let streams wait for kernels of calls where their results are first used.
+
+    If that is unknown, the truth is between the wait that was recorded, and none.
+    """
+    if not len(rows):
+        return rows
+    comm, kernels = given.run.calls_at(pd.Index(rows)), given.run.kernels
+    first = (
+        kernels[kernels["op_id"] >= 0].sort_values("start_ns").drop_duplicates(["rank", "op_id"])
+    )
+    place = pd.Series(first.index, index=pd.MultiIndex.from_frame(first[["rank", "op_id"]]))
+    users = place.reindex(pd.MultiIndex.from_frame(comm[["rank", "used_by_op_id"]])).to_numpy()
+    users = pd.Series(users, index=rows)
+    is_unknown = bool(users.isna().any())
+    given.is_bound |= is_unknown
+    if is_unknown and not given.latency_share:
+        users = users.dropna()
+    return edits.not_awaited(given.draft, users.fillna(-1).astype("int64"))
 
 
 def _time_to_issue(run: Frames) -> float:

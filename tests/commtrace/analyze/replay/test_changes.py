@@ -8,8 +8,9 @@ import pytest
 from commtrace.analyze import Frames, load
 from commtrace.analyze.replay.changes import VERBS, parsed
 from commtrace.analyze.replay.effects import effects
-from commtrace.analyze.replay.whatif import what_if
+from commtrace.analyze.replay.whatif import best_changes, what_if
 from commtrace.errors import UsageError
+from commtrace.schema import COMMUNICATION
 from tests.commtrace.analyze.replay.simulated import (
     MS,
     Call,
@@ -413,3 +414,48 @@ def test_computation_is_replayed_without_any_call() -> None:
     assert what_if(run, ["compute *0.5"]).after == (50 * MS, 50 * MS)
     with pytest.raises(UsageError, match="no call with known times"):
         what_if(run, ["remove"])
+
+
+def with_streams(is_known: bool) -> Frames:
+    """Five steps of two ranks whose hosts run ahead of their devices.
+
+    stream 7     first 20 ms                   second 20 ms    third 30 ms, which uses the sum
+    stream 9                  all-reduce 30 ms
+    """
+    comm, steps, kernels = [], [], []
+    for number in range(5):
+        at, host, first = 100 * MS * number, 10 * MS * number, 10 * number
+        for rank in range(2):
+            comm.append(
+                call(
+                    rank=rank, id=number, seq=number, at=host, until=host + MS, call_ns=MS,
+                    blocked_ns=0, step=number, used_by_op_id=first + 2 if is_known else -1,
+                )
+            )  # fmt: skip
+            spans = ((7, 0, 20), (9, 20, 50), (7, 50, 70), (7, 70, 100))
+            for place, (stream, begin, end) in enumerate(spans):
+                of_call = {"call_id": number, "category": COMMUNICATION} if stream == 9 else {}
+                of_op = {} if of_call else {"op_id": first + max(place - 1, 0)}
+                kernels.append(
+                    kernel(
+                        rank=rank, id=first + place, at=at + begin * MS, until=at + end * MS,
+                        stream=stream, launched=host, **of_call, **of_op,
+                    )
+                )  # fmt: skip
+            steps.append(step(rank, number, host, host + 10 * MS))
+    return run_of(comm, steps=steps, kernels=kernels)
+
+
+def test_a_stream_waits_for_a_call_before_the_kernel_that_uses_its_result() -> None:
+    run = with_streams(is_known=True)
+    assert what_if(run, ["async"]).after == (80 * MS, 80 * MS)
+    assert what_if(run, ["async", "compute *0.5"]).after == (55 * MS, 55 * MS)
+
+
+def test_a_call_of_unknown_use_is_waited_for_as_recorded_or_not_at_all() -> None:
+    run = with_streams(is_known=False)
+    answer = what_if(run, ["async where kind=all_reduce"])
+    assert answer.after == (70 * MS, 100 * MS)
+    assert answer.changed.num_unknown == 0
+    (limit,) = [row for row in best_changes(run).to_dict("records") if row["text"] == "overlap"]
+    assert (limit["bound"], limit["saved_ns"], limit["most_saved_ns"]) == ("limit", 0, 30 * MS)
