@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commtrace.analyze.replay.changes import VERBS
+from commtrace.analyze.replay.changes import VERBS, Verb
 
 TARGET = Path(__file__).parents[1] / "whatif.md"
 
@@ -191,10 +191,15 @@ def escaped(cell: str) -> str:
     return cell.replace("|", "\\|")
 
 
+def _values(verb: Verb) -> str:
+    nothing = () if verb.takes and verb.needs_value else ("none",)
+    return " or ".join([*nothing, *verb.takes])
+
+
 def render() -> str:
     """Render the document."""
     rows = [
-        f"| `{name}` | {escaped(' or '.join(verb.takes)) or 'none'} | {escaped(verb.meaning)} | "
+        f"| `{name}` | {escaped(_values(verb))} | {escaped(verb.meaning)} | "
         f"`{escaped(verb.example)}` |\n"
         for name, verb in VERBS.items()
     ]

@@ -10,6 +10,7 @@
     earlier where module~layers            issued when their data is ready
     overlap where finding=1                both
     merge where source_line=57             calls in a row as one, before a result of them is used
+    merge 2 where carries=gradients        each two of them
     balance                                no rank is slower than the median of its peers
     even where step=7                      the same at each of these collectives by itself
     cores                                  no thread waits for a core
@@ -87,7 +88,7 @@ def parsed(text: str) -> Change:
 def _value_of(text: str, verb: str, value: str) -> tuple[float, float]:
     """Return the factor and the amount of a change; nan if it has none."""
     takes, nan = VERBS[verb].takes, float("nan")
-    if not takes and not value:
+    if not value and not (takes and VERBS[verb].needs_value):
         return nan, nan
     if FACTOR in takes and (found := _FACTOR.fullmatch(value)):
         number = float(found[2])
@@ -155,12 +156,14 @@ class Verb:
         takes: Values that it takes, in words.
         example: A change of this sort.
         meaning: Its effect, in words.
+        needs_value: It makes no sense without one.
     """
 
     apply: Callable[[Context, Change], Any]
     takes: tuple[str, ...]
     example: str
     meaning: str
+    needs_value: bool = True
 
 
 VERBS: dict[str, Verb] = {
@@ -199,8 +202,9 @@ VERBS: dict[str, Verb] = {
         verbs.overlap, (), "overlap where kind=all_gather", "earlier and async together",
     ),
     "merge": Verb(
-        verbs.merge, (), "merge where source_line=57",
-        "calls in a row become one, if no result of them is used in between",
+        verbs.merge, (COUNT,), "merge where source_line=57",
+        "calls in a row become one, or each few, if no result of them is used in between",
+        needs_value=False,
     ),
     "even": Verb(
         verbs.even, (), "even where step=7",

@@ -98,9 +98,13 @@ def _known(instants: pd.Series, start_ns: int) -> pd.Series:
 
 
 def merge(given: Context, change: Change) -> np.ndarray:
-    """Make calls in a row one call."""
+    """Make calls in a row one call, or each few of them."""
     rows = with_members(given, rows_of(given, change))
     found, num_unknown = sequences(given.run, given.draft.calls, rows)
+    if not np.isnan(change.amount):
+        most = int(change.amount)
+        pieces = [own[first : first + most] for own in found for first in range(0, len(own), most)]
+        found = [piece for piece in pieces if len(piece) > 1]
     # A result whose use is unknown may be needed before the last of the calls.
     given.is_bound |= num_unknown > 0
     if not found or (num_unknown and not given.latency_share):

@@ -207,6 +207,17 @@ def test_calls_in_a_row_are_merged_unless_a_result_is_used_between() -> None:
     with pytest.raises(UsageError, match="is of nothing in this run"):
         predicted(several, "merge where source_line=99")
 
+    def two(rank: int, number: int) -> Sequence[Any]:
+        return [
+            Work(20), Call(f"m{number}", latency_and_bytes(72), num_bytes=72),
+            Call(f"o{number}", latency_and_bytes(500), num_bytes=500), Work(40),
+            Call(f"l{number}", latency_and_bytes(8), num_bytes=8),
+        ]  # fmt: skip
+
+    found = predicted(several, "merge 2 where source_line=3")
+    assert found == pytest.approx(step_ns(programs(two)), rel=1e-3)
+    assert predicted(several, "merge 3") == predicted(several, "merge")
+
 
 def test_latency_and_bandwidth_are_told_apart_by_sizes() -> None:
     def of_step(latency: int, per_byte: float) -> Callable[[int, int], Sequence[Any]]:
@@ -347,6 +358,8 @@ def test_changes_are_made_together() -> None:
         (["compute /0"], ["takes a factor"]),
         (["latency 5 lightyears"], ["takes a factor such as *0.5 or a duration"]),
         (["remove 3"], ["takes no value"]),
+        (["merge *2"], ["merge takes a number such as 16"]),
+        (["merge 0"], ["merge takes a number such as 16"]),
         (["remove where color=red"], ["no column 'color'"]),
         (["remove where kind=barier"], ["is of nothing in this run", "did you mean kind=barrier?"]),
         (["remove where rank=7"], ["is of nothing in this run", "ranges from 0 to 1"]),
