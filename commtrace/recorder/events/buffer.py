@@ -174,7 +174,7 @@ class Buffer:
     @property
     def wants_details(self) -> bool:
         """True if the step in progress is one whose operators have details."""
-        step = self.step if self._num_marks else self._found.in_progress
+        step = self._num_steps or self._found.in_progress
         return self.wants_spans and has_details(step // self._every)
 
     def begin_steps(self) -> None:

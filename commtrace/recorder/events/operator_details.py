@@ -30,8 +30,8 @@ _NUM_FIRST, _EVERY = 2, 100
 
 
 def has_details(step: int) -> bool:
-    """Return whether the details of a step's operators are recorded; not those outside of steps."""
-    return 0 <= step < _NUM_FIRST or (step > 0 and step % _EVERY == 0)
+    """Return whether the details of a step's operators are recorded."""
+    return step < _NUM_FIRST or step % _EVERY == 0
 
 
 class OperatorDetail(NamedTuple):
