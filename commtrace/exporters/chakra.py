@@ -184,13 +184,14 @@ def write_chakra(run: Frames, folder: Path) -> list[str]:
 
 def _notes_on_details(ops: pd.DataFrame) -> list[str]:
     """Return a sentence if the operators of some steps lack details that those of others have."""
-    most = ops[ops["step"] >= 0].groupby("step")["bytes"].max()
-    detailed = most.index[most >= 0]
-    if len(detailed) in (0, len(most)):
+    is_in_step = ops["step"] >= 0
+    num_steps = ops["step"][is_in_step].nunique()
+    detailed = ops["step"][is_in_step & (ops["bytes"] >= 0)].unique()
+    if len(detailed) in (0, num_steps):
         return []
     return [
         f"operators have FLOPs, bytes and dependencies on data in {len(detailed):,} of "
-        f"{counted(len(most), 'step')}; --steps {detailed[-1]} exports one of these alone"
+        f"{counted(num_steps, 'step')}; --steps {max(detailed)} exports one of these alone"
     ]
 
 

@@ -10,6 +10,8 @@ Only calls on the CPU have times: on an accelerator, the host's operators end be
 written. A compiled function's operators are not seen, so once there is such a function, no more
 data is known to be ready. In steps that have details, these are found here, too, since what an
 operator needed are the operators and calls that wrote into its arguments.
+
+The file exceeds the usual length, since every part of it reads and changes the same marks.
 """
 
 from __future__ import annotations
@@ -197,7 +199,8 @@ class DataTimes:
             detail, origin = self._details.of(kind, args, kwargs, result, number, begin_ns)
             mark = number, end_ns, origin
             self._num_to_detail -= 1
-            self.wants_details = self._num_to_detail > 0
+            if self._num_to_detail <= 0:
+                self.wants_details = False
         self._noted(kind, args, result, begin_ns, mark)
         return detail
 
