@@ -60,7 +60,7 @@ STEPS = (
     (OURS, MODEL.dim, "collective", 1.05),
     (OURS, NARROW.dim, "collective", 1.05),
     (TORCHS, MODEL.dim, "collective", 1.05),
-    (PLAIN, MODEL.dim, "op", 3.5),
+    (PLAIN, MODEL.dim, "op", 2.5),
     (OURS, MODEL.dim, "op", 1.5),
     (OURS, NARROW.dim, "op", 1.5),
     (TORCHS, MODEL.dim, "op", 1.7),
@@ -75,9 +75,9 @@ _USUAL = 2
 # each call here, look up the frames around it, from which the branch is found by which ranks
 # parted. The first step has details of operators.
 OPCODES = (
-    (OURS, NARROW.dim, "collective", _USUAL, 30_200),
-    (OURS, NARROW.dim, "op", _USUAL, 265_000),
-    (OURS, NARROW.dim, "op", 0, 447_000),
+    (OURS, NARROW.dim, "collective", _USUAL, 31_000),
+    (OURS, NARROW.dim, "op", _USUAL, 268_000),
+    (OURS, NARROW.dim, "op", 0, 448_000),
 )
 _SHORT_TURN_S = 0.005
 
@@ -114,11 +114,11 @@ def _functional(tensor: torch.Tensor) -> None:
 
 # (name, function, most instructions that recording one at detail op adds)
 CALLS = (
-    ("synchronous", _synchronous, 2_180),
-    ("asynchronous", _asynchronous, 2_180),
-    ("functional", _functional, 2_630),
-    ("synchronous, in a module, with two operators", _Calling(_synchronous), 3_780),
-    ("functional, in a module, with two operators", _Calling(_functional), 3_900),
+    ("synchronous", _synchronous, 2_240),
+    ("asynchronous", _asynchronous, 2_240),
+    ("functional", _functional, 2_700),
+    ("synchronous, in a module, with two operators", _Calling(_synchronous), 3_850),
+    ("functional, in a module, with two operators", _Calling(_functional), 3_970),
 )
 
 
