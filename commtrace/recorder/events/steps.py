@@ -102,17 +102,21 @@ class StepSource:
     def tick(self, thing: Any, at: int, begin: int) -> tuple[int, tuple[int, int]] | None:
         """Receive a call; return the number and the span of the step that ended before it."""
         num_seen = self._finder.num_seen
-        span = self._finder.tick(thing, at, begin)
-        if span is None:
-            return None
-        self._size = num_seen
-        self.number += 1
-        return self.number - 1, span
+        return self._numbered(self._finder.tick(thing, at, begin), num_seen)
 
     def rest(self) -> tuple[int, tuple[int, int]] | None:
         """Return the number and the span of the step in progress, up to its last call."""
-        span = self._finder.rest()
-        return span and (self.number, span)
+        return self._numbered(self._finder.rest(), self._size)
+
+    def _numbered(
+        self, span: tuple[int, int] | None, size: int
+    ) -> tuple[int, tuple[int, int]] | None:
+        """Return the number of a step that has ended, with its span; begin the next."""
+        if span is None:
+            return None
+        self._size = size
+        self.number += 1
+        return self.number - 1, span
 
 
 class FoundSteps:
