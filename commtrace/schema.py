@@ -320,7 +320,8 @@ COMM = (
     ),
     Column(
         "data_call_id", int, "",
-        "id of the call that did, or of the last call whose result reached them by operators", 13,
+        "id of the call that did, or of the last call whose result reached them by operators that "
+        "have details (`ops.needs`)", 13,
     ),
     Column("used_by_op_id", int, "", "id of the first operator that used the result", 13),
     Column("used_by_call_id", int, "", "id of the first call that sent the result", 13),
@@ -341,13 +342,14 @@ OPS = (
     Column(
         "needs", str, "",
         "operators and calls that last wrote what it used, as ids that are lower by `1` or "
-        "`c0,c3`: `c` counts back from the rank's latest call, which is `c0`; empty for views, "
-        "and where nothing recorded wrote it",
+        "`c0,c3`: `c` counts back from the rank's latest call, which is `c0`; empty if nothing "
+        "recorded wrote it. This and the next three, its details, are recorded in the first two "
+        "steps and each hundredth, except for views and at level dtensor: where `bytes` is known",
         13, form="needs",
     ),
     Column(
         "shapes", str, "",
-        "shapes of its tensor arguments, joined by `;`; unknown of views, and at level dtensor",
+        "shapes of its tensor arguments, joined by `;`",
         13, form="shapes",
     ),
     Column(
@@ -359,7 +361,7 @@ OPS = (
     Column(
         "bytes", int, "bytes",
         "bytes of its tensor arguments and of the tensors it returns, each counted once for "
-        "either; unknown of views, and at level dtensor",
+        "either",
         13,
     ),
 )  # fmt: skip

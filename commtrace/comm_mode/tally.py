@@ -51,6 +51,7 @@ class Tally:
     wants_layouts = True
     wants_stacks = False
     wants_tensor_identity = False
+    wants_details = False
     value_sink = None
     host_sink = None
 

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.run.frame import Frames
 from commtrace.atomic_write import atomic_write, output_folder
@@ -173,11 +175,24 @@ def write_chakra(run: Frames, folder: Path) -> list[str]:
         for path in set(folder.glob("trace.*.et")) - written:
             path.unlink()  # of a run with more ranks, whose nodes would be simulated, too
     members = {rank for ranks in groups.members.values() for rank in ranks}
-    notes = counts.notes()
+    notes = counts.notes() + _notes_on_details(run.ops)
     if missing := members.difference(ranks_of(run)):
         num = counted(len(missing), "rank")
         notes.append(f"groups have {num} without a file; a simulator waits for them")
     return notes
+
+
+def _notes_on_details(ops: pd.DataFrame) -> list[str]:
+    """Return a sentence if the operators of some steps lack details that those of others have."""
+    is_in_step = ops["step"] >= 0
+    num_steps = ops["step"][is_in_step].nunique()
+    detailed = ops["step"][is_in_step & (ops["bytes"] >= 0)].unique()
+    if len(detailed) in (0, num_steps):
+        return []
+    return [
+        f"operators have FLOPs, bytes and dependencies on data in {len(detailed):,} of "
+        f"{counted(num_steps, 'step')}; --steps {max(detailed)} exports one of these alone"
+    ]
 
 
 class _RankFile:

@@ -27,21 +27,6 @@ _MOVED = {
     "aten::split_with_sizes_copy": 0, "fsdp::split_with_sizes_copy": 0,
 }  # fmt: skip
 """Operators that cast, rearrange or unpack the elements of an argument, and its position."""
-_AT_ITS_BASE = frozenset({
-    "aten::alias", "aten::detach", "aten::expand", "aten::permute", "aten::squeeze", "aten::t",
-    "aten::transpose", "aten::unsqueeze", "aten::view", "aten::_reshape_alias", "aten::lift_fresh",
-})  # fmt: skip
-"""Views that begin where the tensor does that they are views of."""
-_OF_SHAPES = frozenset({
-    "aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::_softmax", "aten::_log_softmax",
-    "aten::_softmax_backward_data", "aten::_log_softmax_backward_data", "aten::native_layer_norm",
-    "aten::native_layer_norm_backward", "aten::_scaled_dot_product_flash_attention_for_cpu",
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-    "aten::_scaled_dot_product_flash_attention",
-    "aten::_scaled_dot_product_flash_attention_backward", "aten::native_dropout_backward",
-    "aten::_fused_rms_norm", "aten::_fused_rms_norm_backward", "aten::embedding",
-})  # fmt: skip
-"""Operators whose results have shapes that follow from the shapes of their tensors."""
 _UPDATING = frozenset({
     "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
     "aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts",
@@ -126,16 +111,11 @@ class OperatorKind:
         moved: position of the argument whose elements it casts, rearranges or unpacks; else None.
         is_new: its result is a tensor of its own, to which it moves these elements.
         out: name of the argument by which it returns its results, if it returns nothing.
-        moves_begin: its results are views, which may begin elsewhere in a storage.
-        determines_result: the shapes of its results follow from the shapes of its tensors.
-        takes: the arguments that it took latest (see `operator_details`).
-        details: what alike operators share, by what they needed, likewise.
     """
 
     __slots__ = (
-        "computes", "details", "determines_result", "function", "is_new", "keeps_places", "known",
-        "level", "local", "moved", "moves_begin", "new", "op", "out", "overwrites", "takes",
-        "training", "where", "written",
+        "computes", "function", "is_new", "keeps_places", "known", "level", "local", "moved",
+        "new", "op", "out", "overwrites", "training", "where", "written",
     )  # fmt: skip
     # Columns of operators whose details are unknown.
     needs = shapes = ""
@@ -164,10 +144,6 @@ class OperatorKind:
         is_pointwise = self.new is not None and Tag.pointwise in op.tags
         self.keeps_places = is_pointwise or schema.name in _REARRANGING
         self.overwrites = schema.name in _OVERWRITING
-        self.moves_begin = not (self.computes or is_query or schema.name in _AT_ITS_BASE)
-        self.determines_result = Tag.pointwise in op.tags or schema.name in _OF_SHAPES
-        self.takes: Any = None
-        self.details: dict[Any, Any] = {}
         last = schema.arguments[-1:]
         self.out = "" if returned else "".join([each.name for each in last if _is_out(each)])
 

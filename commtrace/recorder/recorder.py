@@ -85,12 +85,17 @@ class Recorder:
         self.pending.data_times = self.data_times if wants_identity else None
         if not wants_identity:  # what operators write goes unnoticed from now on
             self.data_times.forget()
+        self.step_began()
         if wants_identity:
             self._tensor_identity = self._tensor_identity or TensorIdentity(self._first_identity)
         elif self._tensor_identity is not None:
             # Writes go unnoticed from now on, so no later contents may have these numbers.
             self._first_identity = self._tensor_identity.next_number
             self._tensor_identity = None
+
+    def step_began(self) -> None:
+        """Record the details of operators, if a buffer wants them in its step in progress."""
+        self.data_times.want_details(any([each.wants_details for each in self.buffers]))
 
     def forget(self) -> None:
         """Drop the state that only matters while a buffer listens; names start anew."""
@@ -117,6 +122,7 @@ class Recorder:
             for buffer in self.buffers:
                 if buffer.rank in (None, rank) or rank is None:
                     buffer.tick(source, thing, at, begin)
+            self.step_began()
         except Exception as error:
             self.failures.append(error)
 

@@ -30,6 +30,7 @@ class SelfCheck:
     wants_layouts = False
     wants_stacks = False
     wants_tensor_identity = False
+    wants_details = False
     value_sink = None
     host_sink = None
 

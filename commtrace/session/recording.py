@@ -220,7 +220,8 @@ class Recording(Views, Decorator):
                 sink.end_step(self._output.facts.rank)
             # Sinks are in the order of entering, so the rest belongs to inner recordings.
             if sink is own:
-                return
+                break
+        RECORDER.step_began()
 
     @contextlib.contextmanager
     def region(self, name: str) -> Iterator[None]:

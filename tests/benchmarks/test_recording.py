@@ -45,9 +45,9 @@ def test_a_recorded_step_is_compared_to_the_same_step(detail: str) -> None:
     assert float(result.cells[2]) > 0.5
 
 
-@pytest.mark.parametrize("case", recording.OPCODES, ids=lambda case: case[2])
+@pytest.mark.parametrize("case", recording.OPCODES, ids=lambda case: f"{case[2]} {case[3]}")
 def test_a_recorded_step_takes_few_instructions_of_python(
-    case: tuple[str, int, str, int],
+    case: tuple[str, int, str, int, int],
 ) -> None:
     with fake_ranks():
         result = recording.recorded_opcodes(*case)

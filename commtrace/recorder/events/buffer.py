@@ -26,9 +26,9 @@ from commtrace.recorder.events.host_event import HostEvent
 from commtrace.recorder.events.later_wait import LaterWait
 from commtrace.recorder.events.numbering import Numbering
 from commtrace.recorder.events.observed_value import ObservedValue, rows_of_values
+from commtrace.recorder.events.operator_details import has_details
 from commtrace.recorder.events.operator_sites import KIND, SPAN_FIELDS, OperatorSites
 from commtrace.recorder.events.pipeline_action import PipelineAction
-from commtrace.recorder.events.sampling import SampledSteps
 from commtrace.recorder.events.sink import SELF_CHECK, OperatorSpan, SpanKeeper
 from commtrace.recorder.events.small_table import SmallTable
 from commtrace.recorder.events.sources import Sources
@@ -79,6 +79,8 @@ class Buffer:
     Events before `begin_steps` and after `end_steps` belong to no step, unless steps are found.
     """
 
+    _every = 1
+
     def __init__(
         self,
         writer: Writer,
@@ -96,7 +98,7 @@ class Buffer:
         self._num_steps = 0
         self._num_before_step = 0
         self._num_marks = 0
-        self._found: FoundSteps | SampledSteps = FoundSteps(now(), epoch)
+        self._found = FoundSteps(now(), epoch)
         self.num_dropped = 0
         self.num_ops_dropped = self.num_fingerprints_dropped = 0
         self.wants_spans = wants_spans
@@ -168,6 +170,12 @@ class Buffer:
         numbered = wait.numbered(self._numbering)
         if numbered.call_id >= 0:
             self._later_waits.add(numbered, self.step)
+
+    @property
+    def wants_details(self) -> bool:
+        """True if the step in progress is one whose operators have details."""
+        step = self._num_steps or self._found.in_progress
+        return self.wants_spans and has_details(step // self._every)
 
     def begin_steps(self) -> None:
         """Begin a step, unless one is in progress."""

@@ -8,8 +8,8 @@ use. Storages are identified by their addresses (see `marks`), so this extends n
 
 Only calls on the CPU have times: on an accelerator, the host's operators end before their data is
 written. A compiled function's operators are not seen, so once there is such a function, no more
-data is known to be ready. Each operator's details are found here, too, since what it needed are the
-operators and calls that wrote into its arguments.
+data is known to be ready. In steps that have details, these are found here, too, since what an
+operator needed are the operators and calls that wrote into its arguments.
 
 The file exceeds the usual length, since every part of it reads and changes the same marks.
 """
@@ -25,9 +25,13 @@ import torch
 from commtrace.recorder.events.broadcasts import BroadcastContents, is_onto_itself
 from commtrace.recorder.events.call import Call
 from commtrace.recorder.events.casts import Casts
-from commtrace.recorder.events.marks import NOTHING, LastWrites, Mark, OperatorMark
-from commtrace.recorder.events.operator_details import OperatorDetail
-from commtrace.recorder.events.operator_needs import OperatorNeeds, are_fake, is_of, tensors_in
+from commtrace.recorder.events.marks import NO_ORIGIN, NOTHING, Mark, OperatorMark
+from commtrace.recorder.events.operator_details import (
+    MOST_DETAILED,
+    OperatorDetail,
+    OperatorDetails,
+    tensors_in,
+)
 from commtrace.recorder.events.request import tensors_of
 from commtrace.recorder.events.results import Result
 from commtrace.recorder.events.signature import RESULT
@@ -38,6 +42,7 @@ from commtrace.torch_internals.compilation import has_compiled
 from commtrace.torch_internals.tensors import address_of, awaited_tensor
 
 _TENSOR = torch.Tensor
+_MAX_MARKS = 1 << 16
 _MAX_UNUSED = 256
 _UNKNOWN = -1
 
@@ -50,17 +55,19 @@ class DataTimes:
         unused: results that are not used yet, or only in a single shard, by their storages.
         sending: what asynchronous calls send and do not write to, by storage.
         casts: data cast from 16 bits, and results cast to 16 bits.
+        wants_details: the details of operators are found.
     """
 
     __slots__ = (
-        "_broadcasts", "_marks", "_needs", "_views", "casts", "sending", "unused", "written",
+        "_broadcasts", "_details", "_num_to_detail", "casts", "sending", "unused", "wants_details",
+        "written",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._marks = LastWrites()
-        self.written: dict[int, Mark] = self._marks.of
-        self._views = self._marks.views
-        self._needs = OperatorNeeds(self._marks)
+        self.written: dict[int, Mark] = {}
+        self.wants_details = False
+        self._num_to_detail = 0
+        self._details = OperatorDetails(self.written)
         self.unused: dict[int, Result] = {}
         self.sending: dict[int, Result] = {}
         self.casts = Casts(self.written)
@@ -154,31 +161,67 @@ class DataTimes:
                 self._results_in(each, found)
         return found
 
+    def want_details(self, are_wanted: bool) -> None:
+        """Find the details of operators of a step that begins, or of none."""
+        self._num_to_detail = MOST_DETAILED
+        self.wants_details = are_wanted
+
     def ran(
         self,
         kind: OperatorKind,
         args: Sequence[Any],
         kwargs: Any,
         result: Any,
-        times: tuple[int, int, int],
+        begin_ns: int,
+        mark: OperatorMark,
     ) -> OperatorDetail | OperatorKind:
-        """Note an operator that has run, with its number, begin and end; return its details."""
-        number, begin_ns, end_ns = times
-        find = (
-            self._needs.new_details if are_fake(result) or are_fake(args) else self._needs.details
-        )
-        detail, origin = find(kind, args, kwargs, result, number, begin_ns)
-        mark: OperatorMark = number, end_ns, origin
+        """Note an operator that has run; return its kind, with its details if they are wanted.
+
+        Args:
+            kind: its kind.
+            args: its positional arguments.
+            kwargs: its others, or None.
+            result: what it has returned.
+            begin_ns: when it began.
+            mark: its mark, without an origin.
+        """
+        if type(result) is kind.new and not self.unused and not self.wants_details:
+            try:  # for most of them `_noted`, inlined
+                self.written[result.data_ptr()] = mark
+                return kind
+            except RuntimeError:  # a sparse one
+                return kind
+        if kind.out:
+            result = kwargs[kind.out]
+        detail = kind
+        if self.wants_details:
+            number, end_ns, _ = mark
+            detail, origin = self._details.of(kind, args, kwargs, result, number, begin_ns)
+            mark = number, end_ns, origin
+            self._num_to_detail -= 1
+            if self._num_to_detail <= 0:
+                self.wants_details = False
+        self._noted(kind, args, result, begin_ns, mark)
+        return detail
+
+    def _noted(
+        self,
+        kind: OperatorKind,
+        args: Sequence[Any],
+        result: Any,
+        begin_ns: int,
+        mark: OperatorMark,
+    ) -> None:
+        """Note what an operator has used and written."""
         place = kind.moved
-        if place is None:
-            self._ran(kind, args, result, begin_ns, mark)
-            return detail
-        if kind.is_new:
+        if type(result) is kind.new or kind.is_new:
             self._made(kind, args, result, begin_ns, mark)
-        elif self._broadcasts.contents and kind.overwrites and is_onto_itself(args):
-            return detail
-        else:
+        elif not (self._broadcasts.contents and kind.overwrites and is_onto_itself(args)):
             self._ran(kind, args, result, begin_ns, mark)
+        else:
+            return
+        if place is None:
+            return
         given = args[place]
         results: Sequence[torch.Tensor] = (result,)
         if isinstance(given, _TENSOR) and isinstance(result, _TENSOR):
@@ -188,58 +231,6 @@ class DataTimes:
         self.casts.ran(given, results, mark)
         if self._broadcasts.contents:
             self._broadcasts.moved(given, results, mark)
-        return detail
-
-    def made(
-        self,
-        kind: OperatorKind,
-        args: Sequence[Any],
-        kwargs: Any,
-        result: torch.Tensor,
-        times: tuple[int, int, int],
-    ) -> OperatorDetail | OperatorKind:
-        """Note an operator that has run and returned a tensor of its own; return its details.
-
-        For most operators, what they needed is looked up by the addresses of one or two tensors,
-        and alike operators have the same details. All of it is here, since a call is not cheap.
-        """
-        number, begin_ns, end_ns = times
-        written = self.written
-        one: Any
-        other: Any
-        try:
-            takes = kind.takes
-            if takes.num_first and not self.unused:
-                for place, cls in takes.others:
-                    if type(args[place]) is not cls:
-                        raise KeyError
-                first = args[0]
-                one = written[first.data_ptr()]
-                if takes.num_first == 2:
-                    second = args[1]
-                    other = written[second.data_ptr()]
-                    detail = kind.details[number - one[0], number - other[0]]
-                    shape, shape_of_second = detail.given
-                    if second.shape != shape_of_second:
-                        raise KeyError
-                    origin = one[2] if one[2] > other[2] else other[2]
-                else:
-                    detail = kind.details[number - one[0],]
-                    (shape,) = detail.given
-                    origin = one[2]
-                if first.shape != shape or first.dtype is not detail.dtype:
-                    raise KeyError
-                if detail.result is not None and not is_of(result, *detail.result):
-                    raise KeyError
-                address = result.data_ptr()
-                if address and address not in self._views:
-                    written[address] = number, end_ns, origin
-                    return detail
-        except (AttributeError, KeyError, RuntimeError, TypeError):
-            pass  # the first of them, or it takes results of calls, or views that are new
-        detail, origin = self._needs.details(kind, args, kwargs, result, number, begin_ns)
-        self._made(kind, args, result, begin_ns, (number, end_ns, origin))
-        return detail
 
     def _ran(
         self,
@@ -289,32 +280,24 @@ class DataTimes:
             return
         if unused and (former := unused.pop(address, None)) is not None:
             former.close()  # the memory was given out again
-        if address in self._marks.views:
-            self._marks.forget_views(address)
-        if address:
-            self.written[address] = mark
+        self.written[address] = mark
         if moved is not None:
             moved.mark = mark
             unused[address] = moved
-
-    def viewed(self, args: Sequence[Any], result: Any) -> None:
-        """Note an operator that has returned views of its first argument."""
-        try:
-            self._marks.viewed(args[0], result)
-        except (AttributeError, RuntimeError, NotImplementedError):
-            return  # tensors without memory, or without a storage
 
     def waited(self, tensor: Any, result: Any) -> None:
         """Note that a wait has returned another tensor for the same result, as for fake tensors."""
         before, after = address_of(tensor), address_of(result)
         if before != after and before in self.written:
-            self._marks.set(after, self.written[before])
+            self.written[after] = self.written[before]
             if before in self.unused:
                 self.unused[after] = self.unused.pop(before)
 
     def _write(self, given: Any, mark: Mark) -> None:
         if isinstance(given, torch.Tensor):
-            self._marks.set(address_of(given), mark)
+            address = address_of(given)
+            if address != _UNKNOWN:
+                self.written[address] = mark
         elif isinstance(given, (list, tuple)):
             for each in given:
                 self._write(each, mark)
@@ -342,7 +325,7 @@ class DataTimes:
         argument `original`.
         """
         request = call.request
-        self._needs.latest[request.group.rank] = call
+        self._details.latest[request.group.rank] = call
         sent, received = request.signature.sent, request.signature.received
         if sent is not None:
             tensors = tensors_of(args[sent])
@@ -389,13 +372,15 @@ class DataTimes:
     def _receive(
         self, call: Call, tensors: Sequence[torch.Tensor], addresses: Sequence[int]
     ) -> None:
-        unused, marks = self.unused, self._marks
-        marks.make_room()
+        unused, written = self.unused, self.written
+        if len(written) > _MAX_MARKS:
+            written.clear()
         for tensor, address in zip(tensors, addresses, strict=True):
             former = unused.get(address)
             if former is not None:
                 former.close()
-            marks.set(address, call)
+            if address != _UNKNOWN:
+                written[address] = call
             unused[address] = Result(call, tensor)
         call.expect_uses()
         if len(unused) > _MAX_UNUSED:
@@ -419,26 +404,29 @@ class DataTimes:
                 found.setdefault(address, []).append(tensor)
         if found:
             self._use(found, None, at_ns, None, _UNKNOWN)
-        marks: list[Any] = [written.get(address, NOTHING) for address in addresses]
         if has_compiled():
             return _UNKNOWN
-        rank, (op, origin) = call.request.group.rank, (_UNKNOWN, _UNKNOWN)
-        for mark in marks:
+        rank, op, origin = call.request.group.rank, _UNKNOWN, NO_ORIGIN
+        times: list[int] = []
+        for address in addresses:
+            mark: Any = written.get(address, NOTHING)
             if type(mark) is tuple:
-                origin = max(origin, mark[2])
-                op = op if mark is NOTHING else max(op, int(mark[0]))
-            elif isinstance(mark, Call) and mark.request.group.rank == rank:
-                mark.sent_by(call)
-                origin = max(origin, mark.id)
+                number, end_ns, came_from = mark
+                op = max(op, number)
+            else:
+                end_ns, came_from = mark.complete_ns, NO_ORIGIN
+                if mark.request.group.rank == rank:
+                    mark.sent_by(call)
+                    came_from = mark.id
+            origin = max(origin, came_from)
+            times.append(end_ns if address >= 0 else _UNKNOWN)
         call.came_from(op, origin)
-        times = [mark.complete_ns if isinstance(mark, Call) else mark[1] for mark in marks]
-        memory = min(addresses, default=_UNKNOWN)
-        return max(times) if memory >= 0 and min(times) >= 0 else _UNKNOWN
+        return max(times) if times and min(times) >= 0 else _UNKNOWN
 
     def forget(self) -> None:
         """Drop all times."""
-        self._marks.forget()
-        self._needs.latest.clear()
+        self.written.clear()
+        self._details.latest.clear()
         self.casts.forget()
         self._broadcasts.forget()
         self.stepped()

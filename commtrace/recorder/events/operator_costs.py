@@ -22,21 +22,20 @@ _aten: Any = torch.ops.aten
 
 def flops_of(op: Any, args: Sequence[Any], kwargs: Any, result: Any) -> int:
     """Return the floating-point operations of an operator; -1 if they are unknown."""
-    formula = _formula_of(op.overloadpacket)
+    packet = op.overloadpacket
+    formula = flop_registry.get(packet) or _FORMULAS.get(packet)
     if formula is None:
         return _UNKNOWN
     shapes, result_shapes = _shapes_in(args), _shapes_in(result)
     named = {name: _shapes_in(each) for name, each in (kwargs or {}).items()}
+    # Torch's wrapper looks for tensors in all arguments, which takes longer than all else here.
+    of_shapes = getattr(formula, "__wrapped__", None)
+    named["out_val" if of_shapes is None else "out_shape"] = result_shapes
     try:
-        number = formula(*shapes, **named, out_val=result_shapes)
+        number = (of_shapes or formula)(*shapes, **named)
     except Exception:  # tensors that it was not made for, or it needs their contents
         return _UNKNOWN
     return number if type(number) is int and 0 <= number <= _MOST else _UNKNOWN
-
-
-def _formula_of(packet: Any) -> Callable[..., Any] | None:
-    """Return the formula of an operator's overloads, the program's own included."""
-    return flop_registry.get(packet) or _FORMULAS.get(packet)
 
 
 def _shapes_in(given: Any) -> Any:

@@ -1,28 +1,40 @@
-"""Details that alike operators share: what they needed, and the shapes and sizes of their tensors.
+"""Details of operators: what they needed, and the shapes and sizes of their tensors.
 
-An operator's details are looked up by its kind and by what it needed, as numbers relative to its
-own, and compared with its tensors. So alike operators of different steps share one object, as they
-share a kind, and the text and the FLOPs are computed once.
+To find them takes longer than all else that is recorded of an operator. So they are recorded in
+some steps only, the same on every rank: steps of a training loop are alike.
+
+    step      0   1   2   ...   99   100   101   ...   199   200
+    details   x   x                   x                       x
+
+In the other steps, they are unknown. So are those of operators after the first 65,536 of a step,
+such as of a program that never ends one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
+from commtrace.recorder.events.call import Call
+from commtrace.recorder.events.marks import NO_ORIGIN, NOTHING, Mark
 from commtrace.recorder.events.operator_costs import flops_of
 from commtrace.recorder.events.texts import shapes_text
-from commtrace.recorder.operator_kinds import OperatorKind
+from commtrace.recorder.operator_kinds import OperatorKind, OperatorPlace
+from commtrace.torch_internals.tensors import address_of, awaited_tensor
 
-_MAX_DETAILS = 256
-"""Bound on the details of a kind."""
-Needs = tuple[Sequence[int], Sequence[int]]
-"""Distances to the operators and calls that it needed, counted back from itself."""
+MOST_DETAILED = 1 << 16
+"""Bound on the operators of a step whose details are recorded."""
+_NUM_FIRST, _EVERY = 2, 100
 
 
-class OperatorDetail:
+def has_details(step: int) -> bool:
+    """Return whether the details of a step's operators are recorded."""
+    return step < _NUM_FIRST or step % _EVERY == 0
+
+
+class OperatorDetail(NamedTuple):
     """Kind of an operator, and what it shares with alike operators.
 
     Attributes:
@@ -31,134 +43,107 @@ class OperatorDetail:
         shapes: column `shapes`.
         flops: column `flops`.
         num_bytes: column `bytes`.
-        given: shapes of its tensors.
-        dtype: type of its first tensor.
-        result: shape and type of its first result, unless they follow from its tensors.
     """
 
-    __slots__ = (
-        "dtype", "flops", "given", "kind", "level", "needs", "num_bytes", "op", "result", "shapes",
-        "where",
-    )  # fmt: skip
+    kind: OperatorKind
+    needs: str
+    shapes: str
+    flops: int
+    num_bytes: int
 
-    def __init__(
+    @property
+    def where(self) -> OperatorPlace:
+        """The place of the kind."""
+        return self.kind.where
+
+    @property
+    def op(self) -> Any:
+        """The operator."""
+        return self.kind.op
+
+    @property
+    def level(self) -> str:
+        """The level of the kind."""
+        return self.kind.level
+
+
+class OperatorDetails:
+    """Finds the details of operators that have run.
+
+    Args:
+        written: marks of last writes into storages, by address.
+
+    Attributes:
+        latest: the latest call of each rank.
+    """
+
+    __slots__ = ("_written", "latest")
+
+    def __init__(self, written: Mapping[int, Mark]) -> None:
+        self._written = written
+        self.latest: dict[int, Call] = {}
+
+    def of(
         self,
         kind: OperatorKind,
-        needs: Needs,
-        tensors: Sequence[torch.Tensor],
         args: Sequence[Any],
         kwargs: Any,
         result: Any,
-    ) -> None:
-        self.kind = kind
-        self.where, self.op, self.level = kind.where, kind.op, kind.level
-        ops, calls = ({*each} for each in needs)
-        texts = [*map(str, sorted(ops)), *(f"c{each}" for each in sorted(calls))]
-        self.needs = ",".join(texts)
-        self.given = [each.shape for each in tensors]
-        self.shapes = shapes_text(tuple(self.given))
-        results = _tensors_of(result)
-        self.num_bytes = sum([each.numel() * each.itemsize for each in (*tensors, *results)])
-        self.flops = flops_of(kind.op, args, kwargs, result)
-        self.dtype = tensors[0].dtype if tensors else None
-        self.result: Any = None
-        if not kind.determines_result and results:
-            self.result = results[0].shape, results[0].dtype
+        number: int,
+        begin_ns: int,
+    ) -> tuple[OperatorDetail | OperatorKind, int]:
+        """Return the details of an operator, and the origin of its data.
+
+        It returns the kind instead if they cannot be read. What the operator writes must not be
+        marked yet.
+        """
+        try:
+            given = [*tensors_in(args)]
+            if kwargs:
+                given += tensors_in([kwargs[name] for name in kwargs if name != kind.out])
+            read = given[1:] if kind.overwrites else given
+            needs, origin = self._needs_of(read, kind.where.rank, number, begin_ns)
+            results = [result] if isinstance(result, torch.Tensor) else result or ()
+            returned = [each for each in results if isinstance(each, torch.Tensor)]
+            return (
+                OperatorDetail(
+                    kind,
+                    needs,
+                    shapes_text(tuple([each.shape for each in given])),
+                    flops_of(kind.op, args, kwargs, result),
+                    sum([each.numel() * each.itemsize for each in (*given, *returned)]),
+                ),
+                origin,
+            )
+        except (AttributeError, RuntimeError, TypeError, NotImplementedError):
+            return kind, NO_ORIGIN  # shapes that are not numbers, or tensors without a storage
+
+    def _needs_of(
+        self, read: Sequence[torch.Tensor], rank: int, number: int, begin_ns: int
+    ) -> tuple[str, int]:
+        """Return column `needs` of an operator that has read some tensors, and their origin."""
+        latest = self.latest.get(rank)
+        last = -1 if latest is None else latest.id - (latest.issue_ns > begin_ns)
+        ops: set[int] = set()
+        calls: set[int] = set()
+        origin = NO_ORIGIN
+        for each in read:
+            tensor = each if type(each) is torch.Tensor else awaited_tensor(each)
+            mark: Any = self._written.get(address_of(tensor), NOTHING)
+            if type(mark) is tuple:
+                if 0 <= mark[0] < number:
+                    ops.add(number - mark[0])
+                origin = max(origin, mark[2])
+            elif mark.request.group.rank == rank:
+                calls.add(max(last - mark.id, 0))
+                origin = max(origin, mark.id)
+        return ",".join([*map(str, sorted(ops)), *(f"c{each}" for each in sorted(calls))]), origin
 
 
-class Takes:
-    """Arguments of a kind of operators: the places of tensors, of lists, and of other values.
-
-    Attributes:
-        places: positions of tensors; of lists of them, if it takes lists.
-        is_of_lists: some of them are lists.
-        others: positions of values where its schema allows for tensors, and their classes.
-        num_args: number of positional arguments.
-        num_first: number of tensors, if they are the first one or two arguments; else 0.
-    """
-
-    __slots__ = ("is_of_lists", "num_args", "num_first", "others", "places")
-
-    def __init__(self, kind: OperatorKind, args: Sequence[Any]) -> None:
-        declared = [str(each.type) for each in kind.op._schema.arguments]
-        self.num_args = len(args)
-        possible = [place for place in range(len(args)) if "Tensor" in declared[place]]
-        self.places = [place for place in possible if _has_tensors(args[place])]
-        self.is_of_lists = any([isinstance(args[place], (list, tuple)) for place in self.places])
-        self.others = [(place, type(args[place])) for place in possible if place not in self.places]
-        if kind.overwrites:
-            self.others += [(place, torch.Tensor) for place in self.places[:1]]
-            self.places = self.places[1:]
-        num = len(self.places)
-        has_more = any(["Tensor" in each for each in declared[len(args) :]])
-        is_first = self.places == [*range(num)] and not self.is_of_lists and not has_more
-        self.num_first = num if is_first and num in (1, 2) else 0
-
-    def tensors_in(self, args: Sequence[Any]) -> list[torch.Tensor] | None:
-        """Return the tensors that an operator reads; None if it takes others than before."""
-        if len(args) != self.num_args:
-            return None
-        for place, cls in self.others:
-            if type(args[place]) is not cls:
-                return None
-        if not self.is_of_lists:
-            return [args[place] for place in self.places]
-        found: list[torch.Tensor] = []
-        for place in self.places:
-            given = args[place]
-            if type(given) in _LISTS:
-                found += given
-            else:
-                found.append(given)
-        return found
-
-
-_LISTS = frozenset({list, tuple})
-
-
-def _has_tensors(given: Any) -> bool:
-    if isinstance(given, (list, tuple)):
-        return bool(given) and all([isinstance(each, torch.Tensor) for each in given])
-    return isinstance(given, torch.Tensor)
-
-
-def _tensors_of(result: Any) -> list[torch.Tensor]:
-    """Return the tensors among results, not those in lists of tuples."""
-    results = [result] if isinstance(result, torch.Tensor) else result or ()
-    return [each for each in results if isinstance(each, torch.Tensor)]
-
-
-def detail_of(
-    kind: OperatorKind,
-    needs: Needs,
-    tensors: Sequence[torch.Tensor],
-    args: Sequence[Any],
-    kwargs: Any,
-    result: Any,
-) -> OperatorDetail | OperatorKind:
-    """Return the details of an operator that has run; its kind if they cannot be read.
-
-    Args:
-        kind: its kind.
-        needs: what it needed.
-        tensors: the tensors among its arguments.
-        args: its positional arguments.
-        kwargs: its others, or None.
-        result: what it has returned.
-    """
-    try:
-        given = [*tensors, *_tensors_of(result)]
-        key = (
-            *map(tuple, needs),
-            tuple([each.shape for each in given]),
-            tuple([each.dtype for each in given]),
-        )
-        known = kind.details.get(key)
-        if known is None:
-            if len(kind.details) >= _MAX_DETAILS:
-                kind.details.clear()
-            known = OperatorDetail(kind, needs, tensors, args, kwargs, result)
-            kind.details[key] = known
-    except (AttributeError, RuntimeError, TypeError, NotImplementedError):
-        return kind  # shapes that are not numbers, or tensors without them
-    return known
+def tensors_in(given: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors among some values, also those in lists."""
+    for each in given:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, (list, tuple)):
+            yield from tensors_in(each)

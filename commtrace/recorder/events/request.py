@@ -40,8 +40,8 @@ class Request:
 
     __slots__ = (
         "device", "device_name", "dtype", "expert_rows", "group", "input_splits", "is_async",
-        "is_computed", "is_shared", "native_op", "output_splits", "payload", "peer", "reason",
-        "received", "reduce_op", "root", "sent", "signature", "tag",
+        "is_computed", "is_shared", "is_timed", "native_op", "output_splits", "payload", "peer",
+        "reason", "received", "reduce_op", "root", "sent", "signature", "tag",
     )  # fmt: skip
 
     def __init__(
@@ -61,7 +61,7 @@ class Request:
         self.dtype: Any = None
         self.reduce_op = ""
         self.device = self.device_name = "cpu"
-        self.is_computed = self.is_async = True
+        self.is_computed = self.is_timed = self.is_async = True
         self.is_shared = False
 
     def read_arguments(self, args: Sequence[Any], reduce_op: str = "") -> None:
@@ -110,11 +110,6 @@ class Request:
         """Note whether the operator returns before the call is complete."""
         self.is_async = is_async
 
-    @property
-    def is_timed(self) -> bool:
-        """True if the host's times say when data was ready: it is on the CPU, and not fake."""
-        return self.is_computed and self.device == "cpu"
-
     def state_experts(self, rows: tuple[int, ...]) -> None:
         """Note the rows that the call sends to each expert of its group."""
         self.expert_rows = rows
@@ -159,6 +154,7 @@ class Request:
                 self.is_computed = not first.is_meta
             if type(first) is not _Tensor and isinstance(first, FakeTensor):
                 self.is_computed = False
+            self.is_timed = self.is_computed and self.device == "cpu"
         if len(tensors) == 1:
             if is_payload:
                 self.payload = first.numel() * first.itemsize

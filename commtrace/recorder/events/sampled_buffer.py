@@ -40,6 +40,7 @@ class StandIn:
     wants_layouts = False
     wants_stacks = False
     wants_tensor_identity = False
+    wants_details = False
     value_sink = None
 
     def __init__(self, buffer: Buffer) -> None:

@@ -15,93 +15,48 @@ on predictions.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
-from commtrace.recorder.events.steps import StepFinder
-from commtrace.tracefile import STEP_SOURCES
+from commtrace.recorder.events.steps import FoundSteps, StepSource
 
-_NO_RANK = -1
 _NUM_FIRST = 2
 """Number of steps that are kept in any case."""
 
 
-class _Source:
-    """Steps of a source: the number in progress, and the number of objects in the step before."""
-
-    def __init__(self, begin: int) -> None:
-        self._finder = StepFinder(begin)
-        self._size = 0
-        self.number = 0
-
-    @property
-    def is_predictable(self) -> bool:
-        """True once a step has ended, whose number of objects is then known."""
-        return self._size > 0
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether the step in progress is predicted to be over."""
-        return self._finder.num_seen >= self._size
-
-    def tick(self, thing: Any, at: int, begin: int) -> tuple[int, tuple[int, int]] | None:
-        """Receive a call; return the number and the span of the step that ended before it."""
-        num_seen = self._finder.num_seen
-        span = self._finder.tick(thing, at, begin)
-        if span is None:
-            return None
-        self._size = num_seen
-        self.number += 1
-        return self.number - 1, span
-
-    def rest(self) -> tuple[int, tuple[int, int]] | None:
-        """Return the number and the span of the step in progress, up to its last call."""
-        span = self._finder.rest()
-        return span and (self.number, span)
-
-
-class SampledSteps:
-    """Every Nth found step, as rows of `found_steps` not yet written; compare `FoundSteps`.
+class SampledSteps(FoundSteps):
+    """Every Nth found step.
 
     The best source seen so far decides; from the first skipped step on, only its calls count.
 
     Attributes:
         is_kept: the step in progress is kept, as far as is known.
-        new: rows not yet written.
     """
 
     def __init__(self, begin: int, epoch: int, every: int) -> None:
+        super().__init__(begin, epoch)
         self.is_kept = True
-        self.new: deque[tuple[Any, ...]] = deque()
-        self._begin = begin
-        self._epoch = epoch
         self._every = every
-        self._sources: dict[str, _Source] = {}
-        self._decisive = ""
         # The time that was kept last; it ends with infinity while it lasts.
         self._since, self._until = float("-inf"), float("inf")
         self._has_skipped = False
 
     def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
         """Receive a call of a source, as `StepFinder.tick` does."""
-        if self._has_skipped:
-            if source != self._decisive:
-                return
-        elif not self._decisive or _precedence(source) < _precedence(self._decisive):
-            self._decisive = source
-        steps = self._sources.setdefault(source, _Source(self._begin))
-        self._complete(source, steps.tick(thing, at, begin))
-        if source == self._decisive and steps.is_predictable:
+        if self._has_skipped and source != self._best:
+            return
+        super().tick(source, thing, at, begin)
+        steps = self._sources[source]
+        if source == self._best and steps.number:
             self._decide(steps, at)
 
     def end(self) -> None:
         """Complete the steps; the last call of a source also ends a step."""
-        for source, steps in self._sources.items():
-            if source == self._decisive or not self._has_skipped:
-                self._complete(source, steps.rest())
+        if self._has_skipped:
+            self._sources = {self._best: self._sources[self._best]}
+        super().end()
 
-    def _decide(self, steps: _Source, at: int) -> None:
-        is_wanted = self._is_wanted(steps.number + steps.is_over)
+    def _decide(self, steps: StepSource, at: int) -> None:
+        is_wanted = self._is_wanted(steps.in_progress)
         # A step that has begun unnoticed would lack its beginning.
         if is_wanted != self.is_kept and (steps.is_over or not is_wanted):
             self._keep(is_wanted, at)
@@ -117,13 +72,7 @@ class SampledSteps:
             self._until, self._has_skipped = at, True
 
     def _complete(self, source: str, step: tuple[int, tuple[int, int]] | None) -> None:
-        if step is None:
-            return
-        number, (begin, end) = step
-        if self._is_wanted(number) and self._since <= begin and end <= self._until:
-            epoch = self._epoch
-            self.new.append((source, _NO_RANK, number, begin + epoch, end + epoch))
-
-
-def _precedence(source: str) -> int:
-    return STEP_SOURCES.index(source)
+        if step is not None:
+            number, (begin, end) = step
+            if self._is_wanted(number) and self._since <= begin and end <= self._until:
+                super()._complete(source, step)

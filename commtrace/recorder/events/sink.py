@@ -71,6 +71,11 @@ class Sink(Protocol):
         ...
 
     @property
+    def wants_details(self) -> bool:
+        """True if details of operators are wanted in the step in progress."""
+        ...
+
+    @property
     def value_sink(self) -> ValueSink | None:
         """The receiver of fingerprints of tensors; None if they are not wanted."""
         ...

@@ -74,29 +74,83 @@ class StepFinder:
         return found
 
 
+class StepSource:
+    """Steps of a source, which are numbered.
+
+    Attributes:
+        number: number of the step in progress, until it is certain that the next has begun.
+    """
+
+    def __init__(self, begin: int) -> None:
+        self._finder = StepFinder(begin)
+        self._size = 0
+        self.number = 0
+
+    @property
+    def is_over(self) -> bool:
+        """True if the step in progress is predicted to be over.
+
+        It is once as many objects have stepped as in the step before; none is known in the first.
+        """
+        return 0 < self._size <= self._finder.num_seen
+
+    @property
+    def in_progress(self) -> int:
+        """Number of the step in progress, as predicted."""
+        return self.number + self.is_over
+
+    def tick(self, thing: Any, at: int, begin: int) -> tuple[int, tuple[int, int]] | None:
+        """Receive a call; return the number and the span of the step that ended before it."""
+        num_seen = self._finder.num_seen
+        return self._numbered(self._finder.tick(thing, at, begin), num_seen)
+
+    def rest(self) -> tuple[int, tuple[int, int]] | None:
+        """Return the number and the span of the step in progress, up to its last call."""
+        return self._numbered(self._finder.rest(), self._size)
+
+    def _numbered(
+        self, span: tuple[int, int] | None, size: int
+    ) -> tuple[int, tuple[int, int]] | None:
+        """Return the number of a step that has ended, with its span; begin the next."""
+        if span is None:
+            return None
+        self._size = size
+        self.number += 1
+        return self.number - 1, span
+
+
 class FoundSteps:
-    """Steps found in a recording, by source, as rows of `found_steps` not yet written."""
+    """Steps found in a recording, by source, as rows of `found_steps` not yet written.
+
+    Attributes:
+        new: rows not yet written.
+    """
 
     def __init__(self, begin: int, epoch: int) -> None:
+        self.new: deque[tuple[Any, ...]] = deque()
         self._begin = begin
         self._epoch = epoch
-        self._finders: dict[str, StepFinder] = {}
-        self._num_found: dict[str, int] = {}
-        self.new: deque[tuple[Any, ...]] = deque()
+        self._sources: dict[str, StepSource] = {}
+        self._best = ""
+
+    @property
+    def in_progress(self) -> int:
+        """Number of the step in progress, as the best source so far predicts it."""
+        return self._sources[self._best].in_progress if self._best else 0
 
     def tick(self, source: str, thing: Any, at: int, begin: int) -> None:
         """Receive a call of a source, as `StepFinder.tick` does."""
-        finder = self._finders.setdefault(source, StepFinder(self._begin))
-        self._keep(source, finder.tick(thing, at, begin))
+        if not self._best or STEP_SOURCES.index(source) < STEP_SOURCES.index(self._best):
+            self._best = source
+        steps = self._sources.setdefault(source, StepSource(self._begin))
+        self._complete(source, steps.tick(thing, at, begin))
 
     def end(self) -> None:
         """Complete the steps; the last call of each source also ends a step."""
-        for source, finder in self._finders.items():
-            self._keep(source, finder.rest())
+        for source, steps in self._sources.items():
+            self._complete(source, steps.rest())
 
-    def _keep(self, source: str, span: tuple[int, int] | None) -> None:
-        if span is not None:
-            number = self._num_found.get(source, 0)
-            begin, end = span
+    def _complete(self, source: str, step: tuple[int, tuple[int, int]] | None) -> None:
+        if step is not None:
+            number, (begin, end) = step
             self.new.append((source, _NO_RANK, number, begin + self._epoch, end + self._epoch))
-            self._num_found[source] = number + 1

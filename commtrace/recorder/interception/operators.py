@@ -21,6 +21,7 @@ from commtrace.recorder.events.location import (
     OTHER,
     RECOMPUTE,
 )
+from commtrace.recorder.events.marks import NO_ORIGIN
 from commtrace.recorder.interception.kernels import DispatcherKernel, keys_in, operator_named
 from commtrace.recorder.interception.receiver import OperatorReceiver
 from commtrace.recorder.interception.signatures import SIGNATURES, WAIT
@@ -130,16 +131,12 @@ class OperatorMode(TorchDispatchMode):
                 self.keep((number, outer[0], begin, now() - begin, call, kind))
                 operators.span = outer
                 raise
-            end, detail = now(), kind
+            end = now()
             operators.span = outer
-            if type(result) is kind.new:
-                detail = self.times.made(kind, args, kwargs, result, (number, begin, end))
-            elif kind.computes:
-                made = kwargs[kind.out] if kind.out else result
-                detail = self.times.ran(kind, args, kwargs, made, (number, begin, end))
-            elif kind.moves_begin:
-                self.times.viewed(args, result)
-            self.keep((number, outer[0], begin, end - begin, call, detail))
+            if kind.computes:
+                mark = number, end, NO_ORIGIN
+                kind = self.times.ran(kind, args, kwargs, result, begin, mark)
+            self.keep((number, outer[0], begin, end - begin, call, kind))
             return result
         operators.span = (number, call, kind, self, args, outer)
         begin = now()
@@ -213,15 +210,11 @@ def run_local(op: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> 
         except BaseException:
             mode.keep((number, parent, begin, now() - begin, call, local))
             raise
-        end, detail = now(), local
-        if type(result) is local.new:
-            detail = mode.times.made(local, args, kwargs, result, (number, begin, end))
-        elif local.computes:
-            made = kwargs[local.out] if local.out else result
-            detail = mode.times.ran(local, args, kwargs, made, (number, begin, end))
-        elif local.moves_begin:
-            mode.times.viewed(args, result)
-        mode.keep((number, parent, begin, end - begin, call, detail))
+        end = now()
+        if local.computes:
+            mark = number, end, NO_ORIGIN
+            local = mode.times.ran(local, args, kwargs, result, begin, mark)
+        mode.keep((number, parent, begin, end - begin, call, local))
         return result
     push_mode(mode)
     try:

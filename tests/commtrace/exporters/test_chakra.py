@@ -261,6 +261,34 @@ def test_unknown_values_are_left_out() -> None:
     ]
 
 
+def test_details_are_known_in_some_steps() -> None:
+    def rows(steps: range) -> list[Any]:
+        known = {"needs": "1", "flops": 8, "bytes": 24}
+        return [
+            op(id=2 * step + part, op="aten.mm.default", level="local", at=100 * step + 10 * part,
+               duration_ns=10, step=step, **known if step in (0, 2) else {})
+            for step in steps for part in range(2)
+        ]  # fmt: skip
+
+    calls = [call(id=0, at=350, until=360)]
+    files, notes = exported(run_of(calls, ops=rows(range(4)), num_ranks=1))
+    products = [
+        (own["commtrace.step"], own.get("num_ops"), own.get("tensor_size"))
+        for number, own in files[0].attributes.items()
+        if files[0].nodes[number].name == "aten.mm.default"
+    ]
+    assert products == [
+        (step, 8, 24) if step in (0, 2) else (step, None, None) for step in (0, 0, 1, 1, 2, 2, 3, 3)
+    ]
+    assert notes[-1] == (
+        "operators have FLOPs, bytes and dependencies on data in 2 of 4 steps; --steps 2 exports "
+        "one of these alone"
+    )
+    for steps in (range(2, 3), range(1, 2)):
+        notes = exported(run_of(calls, ops=rows(steps), num_ranks=1))[1]
+        assert not any("operators" in note for note in notes)
+
+
 def test_a_trace_without_calls_has_a_file_per_rank() -> None:
     files, notes = exported(run_of(num_ranks=2))
     assert sorted(files) == [0, 1]

@@ -203,12 +203,12 @@ def test_fake_tensors_have_ids_and_no_times() -> None:
 def test_alike_operators_of_different_steps_share_a_call_site() -> None:
     tensor = torch.ones(SIZE, SIZE)
     with commtrace.record(detail="op") as recording:
-        for _ in range(5):
+        for _ in range(2):
             tensor.exp().mm(tensor).sin().sum()
             recording.step()
     (spool,) = recording._output.buffer.contents()
     products = [span for span in ops(recording) if span.op == "aten.mm.default"]
-    assert [span.needs for span in products] == ["1"] * 5
+    assert [span.needs for span in products] == ["1"] * 2
     kinds = recording._output.buffer._op_sites._known
     assert len(spool) > 0
     assert len([kind for kind in kinds if str(kind.op) == "aten.mm.default"]) == 1
