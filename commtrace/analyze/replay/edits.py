@@ -3,6 +3,7 @@
     remove         the call, its transfer and its waits take no time, on all of its members
     asynchronous   the rank waits where an operator first used the result
     earlier        a member arrives when its data was ready
+    overlap        earlier and asynchronous; collectives of a group stay in turn
     merge          calls in a row become one, at the place of the last of them
 
 Each takes a draft and rows of table `comm`, and returns the rows that it could change.
@@ -169,6 +170,80 @@ def earlier(draft: Draft, rows: np.ndarray, ready: pd.Series) -> np.ndarray:
     draft.source[leaving] = moved[draft.source[leaving]]
     draft.calls.loc[calls.index, "issue_point"] = since
     return calls.index.to_numpy()
+
+
+def overlap(
+    draft: Draft,
+    rows: np.ndarray,
+    *,
+    ready: pd.Series | None = None,
+    used: pd.Series | None = None,
+    issue_ns: float,
+) -> np.ndarray:
+    """Issue calls when their data was ready, and wait for them where their results were used.
+
+    Args:
+        draft: The graph.
+        rows: The calls.
+        ready: When the data of each call was ready; without it, calls are issued where they were.
+        used: When its result was first used; without it, calls are waited for where they were.
+        issue_ns: Time to issue an asynchronous call.
+    """
+    issued = earlier(draft, rows, ready) if ready is not None else rows[:0]
+    waited = asynchronous(draft, rows, used, issue_ns) if used is not None else rows[:0]
+    found = distinct(issued, waited)
+    _let_queue(draft, found)
+    return found
+
+
+def _let_queue(draft: Draft, rows: np.ndarray) -> None:
+    """Let collectives of a group that no longer block be in turn on each rank, as others are.
+
+    Their order is that in which the last member issues them, so that it is the same on all ranks.
+    """
+    num = len(draft.points)
+    queues = draft.is_kept & (draft.sort == QUEUE)
+    order = _queued(draft, rows, queues)
+    end, changed = order["end_point"].to_numpy(), order["is_changed"].to_numpy(bool)
+    of = order[["rank", "group"]].to_numpy()
+    same = (of[1:] == of[:-1]).all(axis=1)
+    first, behind = end[:-1][same], end[1:][same]
+    before, is_member, is_changed = np.full(num, -1), np.zeros(num, bool), np.zeros(num, bool)
+    before[behind], is_member[end], is_changed[end[changed]] = first, True, True
+    queues &= is_member[draft.target] | is_changed[draft.source]
+    stays = queues & (before[draft.target] == draft.source)
+    stays &= ~is_changed[draft.source] & ~is_changed[draft.target]
+    draft.is_kept[queues & ~stays] = False
+    before[draft.target[stays]] = -1
+    new = behind[before[behind] >= 0]
+    transfers = draft.of_points(new) & (draft.sort == TRANSFER)
+    length = np.zeros(num, dtype="int64")
+    np.maximum.at(length, draft.target[transfers], draft.length[transfers])
+    draft.add(before[new], new, length[new], QUEUE)
+
+
+def _queued(draft: Draft, rows: np.ndarray, queues: np.ndarray) -> pd.DataFrame:
+    """Return the asynchronous collectives of ranks and groups with changed calls, in their turn.
+
+    Args:
+        draft: The graph.
+        rows: The changed calls.
+        queues: Mask of the edges between calls that are in turn.
+    """
+    calls = draft.calls
+    issue = pd.Series(draft.points.at[calls["issue_point"].to_numpy()], index=calls.index)
+    last = issue.groupby(calls["match"]).transform("max").where(calls["match"] >= 0, issue)
+    is_queued = np.zeros(len(draft.points), dtype=bool)
+    is_queued[draft.source[queues]] = is_queued[draft.target[queues]] = True
+    table = calls[["rank", "group", "begin", "end_point"]].assign(
+        last=last, is_changed=calls.index.isin(rows)
+    )
+    own = table["is_changed"] | is_queued[table["end_point"].to_numpy()]
+    for name in ("is_send", "is_recv", "is_return"):
+        own &= ~calls[name].to_numpy(bool)
+    table = table[own & ~calls.index.isin(draft.removed)]
+    table = table[table.groupby(["rank", "group"])["is_changed"].transform("any")]
+    return table.sort_values(["rank", "group", "last", "begin"], kind="stable")
 
 
 def merge(draft: Draft, runs: list[np.ndarray], lengths: np.ndarray) -> np.ndarray:

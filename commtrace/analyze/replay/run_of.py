@@ -51,17 +51,14 @@ def run_of(run: Frames, replay: Replay, removed: np.ndarray, changes: str) -> Fr
     """
     moved = _Moved(run, replay)
     tables = {name: moved.spans(name, *columns) for name, columns in _SPANS.items()}
-    kernels = moved.kernels()
     comm = moved.calls()
-    exposed = _exposed(comm, kernels) - _exposed(run.comm, run.kernels)
-    comm["blocked_ns"] += exposed.where(comm["blocked_ns"] >= 0, 0)
     comm = comm[~comm.index.isin(removed)]
     return Frames(
         run={**run.run, REPLAYED: changes},
         path=run.path,
         settings=run.settings,
         comm=comm.reset_index(drop=True),
-        kernels=kernels,
+        kernels=moved.kernels(),
         steps=moved.steps(),
         ranks=moved.ranks(),
         communicators=run.communicators,
@@ -70,6 +67,11 @@ def run_of(run: Frames, replay: Replay, removed: np.ndarray, changes: str) -> Fr
         sources=run.sources,
         **tables,
     )
+
+
+def calls_of(run: Frames, replay: Replay) -> pd.DataFrame:
+    """Return table `comm` with the times of a replay, and the rows of the run."""
+    return _Moved(run, replay).calls()
 
 
 class _Moved:
@@ -191,6 +193,8 @@ class _Moved:
         issue = found["issue_ns"]
         for name, bound in (("data_ready_ns", np.minimum), ("result_used_ns", np.maximum)):
             found[name] = bound(found[name], issue).where(found[name] >= 0, -1)
+        exposed = _exposed(found, self.kernels()) - _exposed(comm, self.run.kernels)
+        found["blocked_ns"] += exposed.where(found["blocked_ns"] >= 0, 0)
         return found
 
     def _set_blocked(self, found: pd.DataFrame, calls: pd.DataFrame) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.measures.data_ready import data_ready, result_used
 from commtrace.analyze.replay import edits, work
 from commtrace.analyze.replay.draft import Draft, distinct
 from commtrace.analyze.replay.prices import Prices
@@ -132,38 +133,31 @@ def remove(given: Context, change: Change) -> np.ndarray:
 
 def asynchronous(given: Context, change: Change) -> np.ndarray:
     """Let ranks wait for calls where their results are first used."""
-    rows = _rows_of(given, change)
-    comm = given.run.calls_at(pd.Index(rows))
-    used = _known(comm["result_used_ns"], given.run.start_ns)
-    issue_ns = _time_to_issue(given.run)
-    found = edits.asynchronous(given.draft, rows, used, issue_ns)
-    given.num_unknown += int(used.isna().sum())
-    return found
-
-
-def _time_to_issue(run: Frames) -> float:
-    """Return the median time to issue an asynchronous call of a run, in ns; 0 without one."""
-    comm = run.comm
-    issued = comm.loc[comm["is_async"] & (comm["call_ns"] >= 0), "call_ns"]
-    return float(issued.median()) if len(issued) else 0.0
+    return _overlapped(given, _rows_of(given, change), used=result_used(given.run))
 
 
 def earlier(given: Context, change: Change) -> np.ndarray:
     """Issue calls when their data is ready."""
-    rows = _rows_of(given, change)
-    comm = given.run.calls_at(pd.Index(rows))
-    ready = _known(comm["data_ready_ns"], given.run.start_ns)
-    given.num_unknown += int(ready.isna().sum())
-    return edits.earlier(given.draft, rows, ready)
+    return _overlapped(given, _rows_of(given, change), ready=data_ready(given.run))
 
 
 def overlap(given: Context, change: Change) -> np.ndarray:
     """Issue calls when their data is ready, and wait where their results are used."""
-    return distinct(earlier(given, change), asynchronous(given, change))
+    ready, used = data_ready(given.run), result_used(given.run)
+    return _overlapped(given, _rows_of(given, change), ready=ready, used=used)
 
 
-def _known(instants: pd.Series, start_ns: int) -> pd.Series:
-    return (instants - start_ns).where(instants >= 0).astype("float64")
+def _overlapped(given: Context, rows: np.ndarray, **times: pd.Series) -> np.ndarray:
+    own = {name: at.loc[rows] for name, at in times.items()}
+    given.num_unknown += sum(int(at.isna().sum()) for at in own.values())
+    return edits.overlap(given.draft, rows, issue_ns=time_to_issue(given.run), **own)
+
+
+def time_to_issue(run: Frames) -> float:
+    """Return the median time to issue an asynchronous call of a run, in ns; 0 without one."""
+    comm = run.comm
+    issued = comm.loc[comm["is_async"] & (comm["call_ns"] >= 0), "call_ns"]
+    return float(issued.median()) if len(issued) else 0.0
 
 
 def merge(given: Context, change: Change) -> np.ndarray:

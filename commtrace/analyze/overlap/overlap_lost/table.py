@@ -1,9 +1,9 @@
 """Communication that was not hidden, by place and reason: by how much it could be, and behind what.
 
 A row is a place of the program and a reason. Its calls were exposed for some time; the *transfer*
-is the part after the arrival of the last peer. They could be hidden by at most that, and
-by at most the time in which the rank did other work between the moments at which their data was
-ready and their result was used (`chances`). The column `reason` states why they were not:
+is the part after the arrival of the last peer. Some of the exposed time could be hidden: it is not
+in a replay in which all calls that lost overlap are issued once their data is ready, and waited for
+where their result is used. The column `reason` states why they were not:
 
 """
 
@@ -15,7 +15,7 @@ import pandas as pd
 from commtrace.analyze.measures.measures import steady_ns, summed
 from commtrace.analyze.measures.steady_steps import is_steady
 from commtrace.analyze.overlap.overlap_lost.behind import behind
-from commtrace.analyze.overlap.overlap_lost.chances import chances
+from commtrace.analyze.overlap.overlap_lost.chances import PLACE, chances
 from commtrace.analyze.overlap.overlap_lost.reasons import REASONS, Reason
 from commtrace.analyze.run.analysis import Analysis, typed
 from commtrace.analyze.run.frame import Frames
@@ -28,8 +28,6 @@ _WIDTH = max(map(len, REASONS))
 __doc__ = (__doc__ or "") + "".join(
     f"    {name:{_WIDTH}}    {each.meaning}\n" for name, each in REASONS.items()
 )
-
-PLACE = ["kind", "mesh_axis", "module", "phase", "source_file", "source_line"]
 
 COLUMNS = (
     Column("kind", str, "", "all_reduce, all_gather, ..."),
@@ -54,7 +52,9 @@ COLUMNS = (
     ),
     Column(
         "could_hide_ns", float, "ns",
-        "exposed time that could be hidden, as far as known; mean over ranks; nan unknown",
+        "exposed time that the replay of the calls that lost overlap does not have; calls of a "
+        "large run that are not replayed count the mean of the place and reason; mean over ranks; "
+        "nan unknown, and on devices",
         title="Could hide",
     ),
     Column(
