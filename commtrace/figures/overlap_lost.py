@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -68,13 +67,11 @@ def lost_parts(table: pd.DataFrame) -> pd.DataFrame:
     A transfer is `other transfer` if it is unknown whether it could be hidden.
     """
     could = table["could_hide_ns"].fillna(0)
-    # Calls could also be hidden while they wait.
-    waiting = (table["exposed_ns"] - np.fmax(table["transfer_ns"], could)).fillna(0)
     parts = table.assign(
         **{
             "could hide": could,
             "other transfer": (table["transfer_ns"].fillna(0) - could).clip(lower=0),
-            "waiting for late ranks": waiting,
+            "waiting for late ranks": (table["exposed_ns"] - table["transfer_ns"]).fillna(0),
             "hidden": table["hidden_ns"].fillna(0),
         }
     )

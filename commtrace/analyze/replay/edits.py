@@ -11,6 +11,9 @@ Each takes a draft and rows of table `comm`, and returns the rows that it could 
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -197,10 +200,7 @@ def overlap(
 
 
 def _let_queue(draft: Draft, rows: np.ndarray) -> None:
-    """Let collectives of a group that no longer block be in turn on each rank, as others are.
-
-    Their order is that in which the last member issues them, so that it is the same on all ranks.
-    """
+    """Let collectives of a group that no longer block be in turn on each rank, as others are."""
     num = len(draft.points)
     queues = draft.is_kept & (draft.sort == QUEUE)
     order = _queued(draft, rows, queues)
@@ -215,11 +215,8 @@ def _let_queue(draft: Draft, rows: np.ndarray) -> None:
     stays &= ~is_changed[draft.source] & ~is_changed[draft.target]
     draft.is_kept[queues & ~stays] = False
     before[draft.target[stays]] = -1
-    new = behind[before[behind] >= 0]
-    transfers = draft.of_points(new) & (draft.sort == TRANSFER)
-    length = np.zeros(num, dtype="int64")
-    np.maximum.at(length, draft.target[transfers], draft.length[transfers])
-    draft.add(before[new], new, length[new], QUEUE)
+    new = before[end] >= 0
+    draft.add(before[end[new]], end[new], order["lasts"].to_numpy()[new], QUEUE)
 
 
 def _queued(draft: Draft, rows: np.ndarray, queues: np.ndarray) -> pd.DataFrame:
@@ -230,20 +227,50 @@ def _queued(draft: Draft, rows: np.ndarray, queues: np.ndarray) -> pd.DataFrame:
         rows: The changed calls.
         queues: Mask of the edges between calls that are in turn.
     """
-    calls = draft.calls
-    issue = pd.Series(draft.points.at[calls["issue_point"].to_numpy()], index=calls.index)
-    last = issue.groupby(calls["match"]).transform("max").where(calls["match"] >= 0, issue)
-    is_queued = np.zeros(len(draft.points), dtype=bool)
+    calls, at = draft.calls, draft.points.at
+    is_queued = np.zeros(len(at), dtype=bool)
     is_queued[draft.source[queues]] = is_queued[draft.target[queues]] = True
-    table = calls[["rank", "group", "begin", "end_point"]].assign(
-        last=last, is_changed=calls.index.isin(rows)
+    end, use = (calls[name].to_numpy() for name in ("end_point", "use_point"))
+    transfers = draft.of_points(end) & (draft.sort == TRANSFER)
+    lasts = np.zeros(len(at), dtype="int64")
+    np.maximum.at(lasts, draft.target[transfers], draft.length[transfers])
+    table = calls[["rank", "group", "match", "end_point"]].assign(
+        is_changed=calls.index.isin(rows),
+        issue=at[calls["issue_point"].to_numpy()],
+        use=np.where(use >= 0, at[use], at[end]),
+        lasts=lasts[end],
     )
-    own = table["is_changed"] | is_queued[table["end_point"].to_numpy()]
+    own = table["is_changed"] | is_queued[end]
     for name in ("is_send", "is_recv", "is_return"):
         own &= ~calls[name].to_numpy(bool)
     table = table[own & ~calls.index.isin(draft.removed)]
     table = table[table.groupby(["rank", "group"])["is_changed"].transform("any")]
-    return table.sort_values(["rank", "group", "last", "begin"], kind="stable")
+    # A call without a match is by itself.
+    number = table["match"].where(table["match"] >= 0, -1 - np.arange(len(table)))
+    served = [
+        _served(of_group.groupby(number[of_group.index])) for _, of_group in table.groupby("group")
+    ]
+    turn = number.map(pd.concat(served)) if served else number
+    return table.assign(turn=turn).sort_values(["rank", "group", "turn"], kind="stable")
+
+
+def _served(collectives: Any) -> pd.Series:
+    """Return the place of each collective of a group if of those that are issued, the one is next
+    whose result is used first; all ranks have the same order.
+    """
+    times = collectives.agg({"issue": "max", "use": "min", "lasts": "max"}).sort_values("issue")
+    order: list[Any] = []
+    waiting: list[tuple[int, int, Any, int]] = []
+    now = 0
+    for place, (number, issue, use, lasts) in enumerate(times.itertuples()):
+        while waiting and now < issue:
+            *_, first, took = heappop(waiting)
+            order.append(first)
+            now += took
+        now = max(now, issue)
+        heappush(waiting, (use, place, number, lasts))
+    order += [number for _, _, number, _ in sorted(waiting)]
+    return pd.Series(np.arange(len(order)), index=order)
 
 
 def merge(draft: Draft, runs: list[np.ndarray], lengths: np.ndarray) -> np.ndarray:

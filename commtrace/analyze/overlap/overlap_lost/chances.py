@@ -1,9 +1,9 @@
-"""Time by which each call would be hidden: from a replay in which no call loses overlap.
+"""Time by which each call could be hidden: from one replay in which calls overlap other work.
 
-Calls that lost overlap (`reasons.LOST`) are all issued, and waited for, as the cures of their
-reasons have it (`windows`). A call could be hidden by its exposed time as recorded, minus that in
-the replay. Of a large run, some steps are replayed (`replay.basis`); other calls count the mean of
-the replayed calls of their place and reason.
+All calls are issued and waited for as the cures of their reasons have it (`windows`). A call could
+be hidden by its exposed time as recorded, minus that in the replay, and at most by its transfer. Of
+a large run, some steps are replayed (`replay.basis`); other calls count the mean of the replayed
+calls of their place and reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from commtrace.analyze.replay import edits
 from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.replay.draft import Draft
-from commtrace.analyze.replay.graph import WorkGraph, replayed
+from commtrace.analyze.replay.graph import replayed
 from commtrace.analyze.replay.run_of import calls_of
 from commtrace.analyze.replay.verbs import time_to_issue
 from commtrace.analyze.run.cached_per_run import cached_per_run, of_run
@@ -27,6 +27,7 @@ from commtrace.analyze.run.matching import mesh_axes
 from commtrace.errors import UsageError
 
 PLACE = ["kind", "mesh_axis", "module", "phase", "source_file", "source_line"]
+_CALL = ["rank", "id"]
 
 
 @cached_per_run
@@ -37,72 +38,71 @@ def chances(frames: Frames) -> pd.DataFrame:
     """
     calls = windows(frames)
     is_known = calls["beside"].notna() & ~on_device(frames)
-    could = _saved_by_calls(frames, calls).where(is_known)
+    could = _saved(frames, calls).where(is_known)
     return calls.assign(could=could.mask(calls["transfer"] == 0, 0.0))
 
 
-def overlapped(run: Frames) -> WorkGraph:
-    """Return the graph of a run in memory in which all calls that lost overlap are overlapped."""
-    calls = windows(run)
-    rows = calls.index[calls["reason"].isin([*LOST]) & ~on_device(run)]
-    draft = Draft(work_graph(run))
-    edits.overlap(
-        draft,
-        rows.to_numpy(),
-        ready=calls["issue_at"],
-        used=calls["wait_at"],
-        issue_ns=time_to_issue(run),
-    )
-    return draft.graph()
+def _saved(part: Frames, calls: pd.DataFrame) -> pd.Series:
+    """Return by how much the calls of a part are hidden in the replay; nan if unknown."""
+    replayed_calls, means = _replayed(part)
+    if not part.whole.is_stored:
+        return replayed_calls["saved"].reindex(calls.index)
+    own = replayed_calls[replayed_calls["rank"].isin(calls["rank"].unique())]
+    saved = own.drop_duplicates(_CALL).set_index(_CALL)["saved"]
+    found = saved.reindex(pd.MultiIndex.from_frame(part.comm[_CALL])).to_numpy().copy()
+    others = np.flatnonzero(np.isnan(found))
+    if len(others) and len(means):
+        places = pd.MultiIndex.from_frame(_places(part, calls["reason"]).iloc[others])
+        found[others] = means.reindex(places).to_numpy()
+    return pd.Series(found, index=calls.index)
 
 
 @of_run
-def _saved(run: Frames) -> tuple[Frames, pd.Series]:
-    """Return the part of a run that was replayed, and the time by which each call is hidden there.
+def _replayed(run: Frames) -> tuple[pd.DataFrame, pd.Series]:
+    """Return `rank id saved` of the replayed calls, and means of `saved` by place and reason.
 
-    The times are nan if the run cannot be replayed.
+    Rows are those of table `comm` of what is replayed. Means are for a stored run only. Times are
+    nan if the run cannot be replayed.
     """
     try:
         basis = basis_of(run)
     except UsageError:  # it is too large, and has no steps
-        return run, pd.Series(dtype="float64")
-    replay = replayed(overlapped(basis))
-    if not replay.times.is_reached.all():  # calls would wait for each other
-        return basis, pd.Series(np.nan, index=basis.comm.index)
-    before, after = basis.comm["blocked_ns"], calls_of(basis, replay)["blocked_ns"]
-    return basis, (before - after).clip(0, before.clip(lower=0)).astype("float64")
+        return pd.DataFrame(columns=[*_CALL, "saved"], dtype="float64"), pd.Series(dtype="float64")
+    saved = _less_exposed(basis)
+    means = saved[:0]
+    if run.is_stored:
+        places = _places(basis, windows(basis)["reason"])
+        means = saved.groupby([places[name] for name in places]).mean()
+    return basis.comm[_CALL].assign(saved=saved), means
 
 
-def _saved_by_calls(part: Frames, calls: pd.DataFrame) -> pd.Series:
-    """Return by how much the calls of a part are hidden in the replay; nan if unknown."""
-    basis, saved = _saved(part)
-    if basis is part.whole:
-        return saved.reindex(calls.index)
-    comm, ids = part.comm, ["rank", "id"]
-    keys = pd.MultiIndex.from_frame(basis.comm[ids])
-    own = saved.set_axis(keys)[~keys.duplicated()]
-    found = own.reindex(pd.MultiIndex.from_frame(comm[ids])).to_numpy()
-    places = pd.MultiIndex.from_frame(places_of(part, calls["reason"]))
-    means = _means_of_places(part).reindex(places).to_numpy()
-    return pd.Series(np.where(np.isnan(found), means, found), index=calls.index)
+def _less_exposed(run: Frames) -> pd.Series:
+    """Return the exposed time that each call of a run in memory loses in the replay, in ns.
 
-
-@of_run
-def _means_of_places(run: Frames) -> pd.Series:
-    """Return the mean time by which the replayed calls of each place and reason are hidden."""
-    basis, saved = _saved(run)
-    places = places_of(basis, windows(basis)["reason"])
-    return saved.groupby([places[name] for name in places]).mean()
-
-
-def places_of(part: Frames, reason: pd.Series) -> pd.DataFrame:
-    """Return the place of each call of a part, with its reason."""
-    comm = part.comm
-    of = {"mesh_axis": mesh_axes(part, comm["group"]), "reason": reason}
-    found = {name: of[name] if name in of else comm[name] for name in (*PLACE, "reason")}
-    return pd.DataFrame(
-        {
-            name: each if each.dtype.kind in "iu" else each.astype(object)
-            for name, each in found.items()
-        }
+    It is no wait for a late rank, which another call would wait for instead.
+    """
+    before = run.comm["blocked_ns"].clip(lower=0).astype("float64")
+    calls = windows(run)
+    if not calls["reason"].isin([*LOST]).any():
+        return 0.0 * before
+    draft = Draft(work_graph(run))
+    edits.overlap(
+        draft,
+        calls.index[~on_device(run)].to_numpy(),
+        ready=calls["issue_at"],
+        used=calls["wait_at"],
+        issue_ns=time_to_issue(run),
     )
+    replay = replayed(draft.graph())
+    if not replay.times.is_reached.all():  # calls would wait for each other in a circle
+        return np.nan * before
+    less = before - calls_of(run, replay)["blocked_ns"]
+    return less.clip(0, calls["transfer"].fillna(0.0))
+
+
+def _places(part: Frames, reason: pd.Series) -> pd.DataFrame:
+    """Return the places of the calls of a part, as texts and numbers, with their reasons."""
+    axes = mesh_axes(part, part.comm["group"])
+    table = part.comm[[name for name in PLACE if name != "mesh_axis"]].assign(mesh_axis=axes)
+    texts = {name: each.astype(object) for name, each in table.items() if name != "source_line"}
+    return table.assign(**texts, reason=reason.astype(object))[[*PLACE, "reason"]]

@@ -1,9 +1,11 @@
 """Communication that was not hidden, by place and reason: by how much it could be, and behind what.
 
 A row is a place of the program and a reason. Its calls were exposed for some time; the *transfer*
-is the part after the arrival of the last peer. Some of the exposed time could be hidden: it is not
-in a replay in which all calls that lost overlap are issued once their data is ready, and waited for
-where their result is used. The column `reason` states why they were not:
+is the part after the arrival of the last peer. A replay of the run tells how much of the transfer
+could be hidden: there, calls are issued once their data is ready, and waited for where their result
+is used. Calls that are split, or buckets that are divided, have a part that is ready sooner, or
+used later. Other waits may grow, so that a step gains less (`commtrace whatif`). The column `reason`
+states why calls were not hidden:
 
 """
 
@@ -52,14 +54,13 @@ COLUMNS = (
     ),
     Column(
         "could_hide_ns", float, "ns",
-        "exposed time that the replay of the calls that lost overlap does not have; calls of a "
-        "large run that are not replayed count the mean of the place and reason; mean over ranks; "
-        "nan unknown, and on devices",
+        "part of the transfer that the replay hides; mean over ranks; of a large run, the mean of "
+        "the calls in the replayed steps times the number of calls; nan unknown, as on devices",
         title="Could hide",
     ),
     Column(
         "share_of_steps", float, "1",
-        "exposed time in steps that could be hidden, as a fraction of the steps' time",
+        "the part of it in steady steps, as a fraction of the steps' time",
         title="Of the steps",
     ),
     Column(

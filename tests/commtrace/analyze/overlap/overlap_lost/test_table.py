@@ -139,13 +139,12 @@ def test_the_wait_for_a_late_rank_is_no_lost_overlap() -> None:
     assert by_reason["could_hide_ns"].to_dict() == {"late_rank": 0, "dependent": 0}
 
 
-def test_a_wait_is_hidden_if_the_late_rank_could_have_issued_its_call_before() -> None:
+def test_the_transfer_behind_a_late_rank_is_hidden_if_that_could_have_issued_its_call_before() -> (
+    None
+):
     by_reason = overlap_lost(with_a_late_rank(0)).set_index("reason")
-    assert by_reason["could_hide_ns"].to_dict() == {
-        # The transfer of rank 0, which has computed when rank 1 issues its call at 1 ms, remains.
-        "late_rank": NUM_STEPS * 1_950 * US / 2,
-        "issued_late": NUM_STEPS * 50 * US / 2,
-    }
+    each = NUM_STEPS * 50 * US / 2
+    assert by_reason["could_hide_ns"].to_dict() == {"late_rank": each, "issued_late": each}
 
 
 def test_calls_share_the_time_that_they_could_be_hidden_behind() -> None:
