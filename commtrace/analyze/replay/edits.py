@@ -247,29 +247,32 @@ def _queued(draft: Draft, rows: np.ndarray, queues: np.ndarray) -> pd.DataFrame:
     table = table[table.groupby(["rank", "group"])["is_changed"].transform("any")]
     # A call without a match is by itself.
     number = table["match"].where(table["match"] >= 0, -1 - np.arange(len(table)))
-    served = [
-        _served(of_group.groupby(number[of_group.index])) for _, of_group in table.groupby("group")
-    ]
-    turn = number.map(pd.concat(served)) if served else number
-    return table.assign(turn=turn).sort_values(["rank", "group", "turn"], kind="stable")
+    bounds = {"group": "first", "issue": "max", "use": "min", "lasts": "max"}
+    collectives = table.groupby(number)[[*bounds]].agg(bounds)
+    table["turn"] = number.map(_turns(collectives.sort_values(["group", "issue"])))
+    return table.sort_values(["rank", "group", "turn"], kind="stable")
 
 
-def _served(collectives: Any) -> pd.Series:
-    """Return the place of each collective of a group if of those that are issued, the one is next
-    whose result is used first; all ranks have the same order.
+def _turns(collectives: pd.DataFrame) -> pd.Series:
+    """Return the turn of each collective; all ranks have the same order.
+
+    Of the collectives of a group that are issued, the one whose result is used first is next.
+
+    Args:
+        collectives: `group issue use lasts` of each, by group and issue.
     """
-    times = collectives.agg({"issue": "max", "use": "min", "lasts": "max"}).sort_values("issue")
     order: list[Any] = []
-    waiting: list[tuple[int, int, Any, int]] = []
-    now = 0
-    for place, (number, issue, use, lasts) in enumerate(times.itertuples()):
-        while waiting and now < issue:
-            *_, first, took = heappop(waiting)
+    issued: list[tuple[int, int, Any, int]] = []
+    now, current = 0, None
+    for place, (number, group, issue, use, lasts) in enumerate(collectives.itertuples()):
+        while issued and (now < issue or group != current):
+            *_, first, took = heappop(issued)
             order.append(first)
             now += took
-        now = max(now, issue)
-        heappush(waiting, (use, place, number, lasts))
-    order += [number for _, _, number, _ in sorted(waiting)]
+        now = max(now, issue) if group == current else issue
+        current = group
+        heappush(issued, (use, place, number, lasts))
+    order += [number for _, _, number, _ in sorted(issued)]
     return pd.Series(np.arange(len(order)), index=order)
 
 

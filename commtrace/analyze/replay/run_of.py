@@ -8,6 +8,7 @@ and picture has a notice.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -39,6 +40,8 @@ _SPANS: Mapping[str, tuple[str, str]] = {
 }
 """Begin and duration in the tables of what happened on hosts, beside their calls."""
 
+_BLOCKING = ["blocked_ns", "call_ns", "wait_begin_ns", "first_wait_ns", "is_async"]
+
 
 def run_of(run: Frames, replay: Replay, removed: np.ndarray, changes: str) -> Frames:
     """Return a run with the times of a replay.
@@ -51,14 +54,17 @@ def run_of(run: Frames, replay: Replay, removed: np.ndarray, changes: str) -> Fr
     """
     moved = _Moved(run, replay)
     tables = {name: moved.spans(name, *columns) for name, columns in _SPANS.items()}
+    kernels = moved.kernels()
     comm = moved.calls()
+    exposed = _exposed(comm, kernels) - _exposed(run.comm, run.kernels)
+    comm["blocked_ns"] += exposed.where(comm["blocked_ns"] >= 0, 0)
     comm = comm[~comm.index.isin(removed)]
     return Frames(
         run={**run.run, REPLAYED: changes},
         path=run.path,
         settings=run.settings,
         comm=comm.reset_index(drop=True),
-        kernels=moved.kernels(),
+        kernels=kernels,
         steps=moved.steps(),
         ranks=moved.ranks(),
         communicators=run.communicators,
@@ -69,9 +75,14 @@ def run_of(run: Frames, replay: Replay, removed: np.ndarray, changes: str) -> Fr
     )
 
 
-def calls_of(run: Frames, replay: Replay) -> pd.DataFrame:
-    """Return table `comm` with the times of a replay, and the rows of the run."""
-    return _Moved(run, replay).calls()
+def blocked_of(run: Frames, replay: Replay) -> pd.Series:
+    """Return for how long each call blocks its rank in a replay, in ns; -1 if it is unknown.
+
+    Calls that devices run have the recorded time.
+    """
+    found = run.comm[_BLOCKING].copy()
+    _Moved(run, replay).set_blocked(found)
+    return found["blocked_ns"]
 
 
 class _Moved:
@@ -82,9 +93,9 @@ class _Moved:
         self.replay = replay
         self.points = replay.graph.points
         self.time = np.where(replay.times.is_reached, replay.time, self.points.at)
-        self._maps = self._of_threads()
 
-    def _of_threads(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    @cached_property
+    def _maps(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """Return recorded and replayed times of the points of each rank's main chain."""
         points = self.points
         on_host = np.flatnonzero(
@@ -182,24 +193,23 @@ class _Moved:
         issue_point = calls.get("issue_point", calls["begin_point"]).to_numpy()
         issue = pd.Series(self.time[issue_point] + start, index=calls.index)
         end = calls["end_point"].to_numpy()
-        hosted = self.points.sort[calls["begin_point"].to_numpy()] == CALL_BEGIN
         found.loc[calls.index, "issue_ns"] = issue
         complete = comm["complete_ns"].loc[calls.index]
         later = complete + self.time[end] - self.points.at[end]
         ended = pd.Series(np.maximum(later, issue), index=calls.index)
         found.loc[calls.index, "complete_ns"] = ended.where(complete >= 0, -1)
-        self._set_blocked(found, calls[hosted])
+        self.set_blocked(found)
         # Moved instants are rounded.
         issue = found["issue_ns"]
         for name, bound in (("data_ready_ns", np.minimum), ("result_used_ns", np.maximum)):
             found[name] = bound(found[name], issue).where(found[name] >= 0, -1)
-        exposed = _exposed(found, self.kernels()) - _exposed(comm, self.run.kernels)
-        found["blocked_ns"] += exposed.where(found["blocked_ns"] >= 0, 0)
         return found
 
-    def _set_blocked(self, found: pd.DataFrame, calls: pd.DataFrame) -> None:
-        """Set the times inside of calls and of waits."""
-        rows, comm = calls.index, self.run.comm.loc[calls.index]
+    def set_blocked(self, found: pd.DataFrame) -> None:
+        """Set the times inside of calls that hosts make, and of their waits, in table `comm`."""
+        calls = self.replay.graph.calls
+        calls = calls[self.points.sort[calls["begin_point"].to_numpy()] == CALL_BEGIN]
+        rows, comm = calls.index, self.run.comm.loc[calls.index, _BLOCKING]
         now, then = (self._parts_of(rows, time) for time in (self.time, self.points.at))
         in_call = (comm["call_ns"] + now["in_call"] - then["in_call"]).clip(lower=0)
         waited = now["waited"]

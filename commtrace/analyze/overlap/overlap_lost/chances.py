@@ -19,7 +19,7 @@ from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.replay.draft import Draft
 from commtrace.analyze.replay.graph import replayed
-from commtrace.analyze.replay.run_of import calls_of
+from commtrace.analyze.replay.run_of import blocked_of
 from commtrace.analyze.replay.verbs import time_to_issue
 from commtrace.analyze.run.cached_per_run import cached_per_run, of_run
 from commtrace.analyze.run.frame import Frames
@@ -96,7 +96,7 @@ def _less_exposed(run: Frames) -> pd.Series:
     replay = replayed(draft.graph())
     if not replay.times.is_reached.all():  # calls would wait for each other in a circle
         return np.nan * before
-    less = before - calls_of(run, replay)["blocked_ns"]
+    less = before - blocked_of(run, replay)
     return less.clip(0, calls["transfer"].fillna(0.0))
 
 

@@ -4,8 +4,8 @@ A row is a place of the program and a reason. Its calls were exposed for some ti
 is the part after the arrival of the last peer. A replay of the run tells how much of the transfer
 could be hidden: there, calls are issued once their data is ready, and waited for where their result
 is used. Calls that are split, or buckets that are divided, have a part that is ready sooner, or
-used later. Other waits may grow, so that a step gains less (`commtrace whatif`). The column `reason`
-states why calls were not hidden:
+used later. Other waits may grow, so that a step gains less (`commtrace whatif`). The column
+`reason` states why calls were not hidden:
 
 """
 
