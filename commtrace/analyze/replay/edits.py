@@ -31,6 +31,7 @@ from commtrace.analyze.replay.graph import (
     WAIT_BEGIN,
     WAIT_END,
     WAKE,
+    points_of_rows,
 )
 
 _OF_CALL = (ISSUE, WAIT)
@@ -110,7 +111,7 @@ def asynchronous(draft: Draft, rows: np.ndarray, used: pd.Series, issue_ns: floa
     used = used.reindex(calls.index)
     calls = calls[used.notna().to_numpy()]
     # Of calls that are waited for, those whose waits are known; of others, those that block.
-    waits = points_of(draft, (WAIT_END,), calls.index, each=True)
+    waits = points_of_rows(draft.points.sort, draft.points.row, WAIT_END, calls.index)
     calls = calls[(calls["is_return"].to_numpy(bool)) | (waits >= 0)]
     if calls.empty:
         return calls.index.to_numpy()
@@ -306,23 +307,10 @@ def transfers(draft: Draft, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return edges, row_of[draft.target[edges]]
 
 
-def points_of(
-    draft: Draft, sorts: tuple[int, ...], rows: pd.Index, each: bool = False
-) -> np.ndarray:
-    """Return points of some sorts of calls.
-
-    Args:
-        draft: The graph.
-        sorts: The sorts.
-        rows: The calls.
-        each: Return one for each call instead, the last; -1 if there is none.
-    """
+def points_of(draft: Draft, sorts: tuple[int, ...], rows: pd.Index) -> np.ndarray:
+    """Return the points of some sorts of calls."""
     points = np.flatnonzero(np.isin(draft.points.sort, sorts))
-    row = draft.points.row[points]
-    if not each:
-        return points[np.isin(row, rows)]
-    place = pd.Series(points, index=row)
-    return place[~place.index.duplicated("last")].reindex(rows).fillna(-1).to_numpy("int64")
+    return points[np.isin(draft.points.row[points], rows)]
 
 
 def _hosted(draft: Draft, rows: np.ndarray) -> pd.DataFrame:

@@ -25,6 +25,7 @@ from commtrace.analyze.replay.graph import (
     WAIT_BEGIN,
     WAIT_END,
     Replay,
+    points_of_rows,
 )
 from commtrace.analyze.run.frame import Frames
 from commtrace.schema import COMPUTE
@@ -149,9 +150,7 @@ class _Moved:
         return self._of_rows(sort, rows, self.time)
 
     def _of_rows(self, sort: int, rows: pd.Index, time: np.ndarray) -> pd.Series:
-        own = np.flatnonzero(self.points.sort == sort)
-        last = pd.Series(own, index=self.points.row[own])
-        point = last[~last.index.duplicated("last")].reindex(rows).fillna(-1).to_numpy("int64")
+        point = points_of_rows(self.points.sort, self.points.row, sort, rows)
         return pd.Series(np.where(point >= 0, time[point] + self.run.start_ns, -1), index=rows)
 
     def steps(self) -> pd.DataFrame:
