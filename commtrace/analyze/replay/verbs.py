@@ -126,7 +126,7 @@ def remove(given: Context, change: Change) -> np.ndarray:
     """Remove calls on all of their members."""
     removed = edits.remove(given.draft, _with_members(given, _rows_of(given, change)))
     # A collective of objects has two calls, of sizes and of data, and pickles in between.
-    carries = given.run.calls_at(pd.Index(removed))["carries"]
+    carries = given.run.comm["carries"].loc[removed]
     edits.remove_between(given.draft, removed[(carries == OBJECTS).to_numpy()])
     return removed
 
