@@ -1,4 +1,4 @@
-"""When the data of calls was ready, and their result used: the bounds of when they could run.
+"""Bounds of the time in which calls could run: their data is ready, and their result is used.
 
 Received data is ready when its sender sent it, and gathered parameters are since they were last
 updated: by the optimizer, or before the step. Other data is when its last operator wrote it, as far
