@@ -152,8 +152,9 @@ Modelled are the hosts' threads and their order, operators, calls with all membe
 transfers, waits, launches, streams, synchronizations and steps. Not modelled:
 
 - **Contention.** Computation and communication that newly overlap slow each other down: on the CPU
-  they share cores, on a GPU multiprocessors and memory. gloo's threads and NCCL's channels serve
-  several calls at a time, which a replay lets run at full speed. The truth saves less.
+  they share cores, on a GPU multiprocessors and memory. Collectives of a group that newly overlap
+  are in turn; gloo's threads and NCCL's channels serve calls of several groups at a time, which a
+  replay lets run at full speed. The truth saves less.
 - **Memory.** Prefetched parameters and larger buckets need space; a replay does not know the limit.
 - **Other kernels.** A smaller message may be sent by another algorithm.
 - **More ranks.** `group_size` and `node_size` price the transfers of the recorded ranks. The latest

@@ -148,7 +148,7 @@ def _judged(frames: Frames) -> _Rounds | None:
     if not late:
         return None
     times = times_of(every)
-    ideals = [(ideal(each, times[each.pipeline]), len(each.of_ranks)) for each in late]
+    ideals = list(zip(ideal(late, times), (len(each.of_ranks) for each in late), strict=True))
     busy = [sum(best.ends) - sum(best.begins) for best, _ in ideals]
     whole = sum(best.length * num_ranks for best, num_ranks in ideals)
     of_rank = {action.rank: each.pipeline for each in every for action in each.actions}

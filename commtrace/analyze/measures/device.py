@@ -25,9 +25,9 @@ _BY = ["rank", "device"]
 
 
 def on_device(frames: Frames) -> pd.Series:
-    """Return a mask of the calls whose times come from kernels on a device."""
+    """Return a mask of the calls that an accelerator runs, whose times come from its kernels."""
     comm = frames.comm
-    return (comm["device"] != "") | (comm["stream"] >= 0)
+    return ~comm["device"].isin(["", "cpu"]) | (comm["stream"] >= 0)
 
 
 @cached_per_run

@@ -3,7 +3,7 @@
 rounds       actions of each call of a schedule, and what they wait for
 transfers    sends and receives between stages
 delays       time between what an action waits for and its begin, by cause
-replay       a round with other durations and delays
+replay       rounds with other durations and delays
 causes       what each interval of idle time is made of, from replays
 bubbles      table of these intervals
 layers       time of each layer of a stage

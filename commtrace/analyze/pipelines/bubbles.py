@@ -13,6 +13,8 @@ interval with several causes has a row for each, in this order:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pandas as pd
 
 from commtrace.analyze.pipelines.causes import CAUSES, Times, causes_of
@@ -63,10 +65,11 @@ def bubbles(frames: Frames) -> pd.DataFrame:
         return typed(pd.DataFrame(), COLUMNS)
     transfers = transfers_of(frames)
     times = times_of(every)
+    delays = [delays_of(each, transfers) for each in every]
     found = [
         row
-        for each in every
-        for row in _rows(each, times[each.pipeline], delays_of(each, transfers))
+        for each, causes, late in zip(every, causes_of(every, times, delays), delays, strict=True)
+        for row in _rows(each, causes, late)
     ]
     table = pd.DataFrame(found, columns=[column.name for column in COLUMNS])
     order = ["duration_ns", "rank", "start_ns"]
@@ -82,10 +85,12 @@ def times_of(every: list[Round]) -> dict[int, Times]:
     return {pipeline: Times.of(found) for pipeline, found in of_pipelines.items()}
 
 
-def _rows(of: Round, times: Times, delays: list[Delay]) -> list[tuple[object, ...]]:
+def _rows(
+    of: Round, causes: Mapping[int, list[dict[str, int]]], delays: list[Delay]
+) -> list[tuple[object, ...]]:
     found: list[tuple[object, ...]] = []
     whole = of.length
-    for rank, intervals in causes_of(of, times, delays).items():
+    for rank, intervals in causes.items():
         places = of.of_ranks[rank]
         since = [0, *(of.actions[place].end for place in places)]
         for begin, place, parts in zip(since, [*places, NONE], intervals, strict=True):

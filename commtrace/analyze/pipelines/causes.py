@@ -16,7 +16,7 @@ from itertools import accumulate
 import numpy as np
 
 from commtrace.analyze.pipelines.delays import Delay
-from commtrace.analyze.pipelines.replay import Replayed, idle_of, replay
+from commtrace.analyze.pipelines.replay import Replayed, Replays, idle_of
 from commtrace.analyze.pipelines.rounds import Round
 from commtrace.schema import FORWARD
 
@@ -64,37 +64,58 @@ class Times:
         return cls(of_stages, equal)
 
 
-def ideal(of: Round, times: Times) -> Replayed:
-    """Return a round with equal stages and without delays."""
-    return replay(of, [times.equal[each.kind] for each in of.actions])
+def ideal(every: Sequence[Round], times: Mapping[int, Times]) -> list[Replayed]:
+    """Return rounds with equal stages and without delays; `times` are those of each pipeline."""
+    return list(Replays(every).replay(_equal(every, times)))
 
 
-def balanced(of: Round, times: Times) -> Replayed:
-    """Return a round with the median times of its stages and without delays."""
-    return replay(of, [times.of_stages[each.stage, each.kind] for each in of.actions])
-
-
-def causes_of(of: Round, times: Times, delays: Sequence[Delay]) -> dict[int, list[dict[str, int]]]:
-    """Return the causes of each interval of each rank: before each action, and after the last."""
-    durations = [float(each.duration) for each in of.actions]
-    late = [float(each.late_send) for each in delays]
-    blocked = [each.late_send + float(each.blocked_receive) for each in delays]
-    replays = (
-        ideal(of, times),
-        balanced(of, times),
-        replay(of, durations),
-        replay(of, durations, late),
-        replay(of, durations, blocked),
+def balanced(replays: Replays, times: Mapping[int, Times]) -> Iterator[Replayed]:
+    """Yield rounds with the median times of their stages and without delays."""
+    return replays.replay(
+        [
+            times[of.pipeline].of_stages[each.stage, each.kind]
+            for of in replays.rounds
+            for each in of.actions
+        ]
     )
-    ran = Replayed(
-        [float(each.begin) for each in of.actions], [float(each.end) for each in of.actions]
+
+
+def _equal(every: Sequence[Round], times: Mapping[int, Times]) -> list[float]:
+    return [times[of.pipeline].equal[each.kind] for of in every for each in of.actions]
+
+
+def causes_of(
+    every: Sequence[Round], times: Mapping[int, Times], delays: Sequence[Sequence[Delay]]
+) -> Iterator[dict[int, list[dict[str, int]]]]:
+    """Yield the causes of each interval of each rank of a round: before each action, and last.
+
+    Args:
+        every: The rounds.
+        times: Times of each pipeline.
+        delays: Delays of the actions of each round.
+    """
+    replays = Replays(every)
+    durations = [each.duration for each in replays.actions]
+    late = [each.late_send for of in delays for each in of]
+    blocked = [each.late_send + each.blocked_receive for of in delays for each in of]
+    levels = zip(
+        replays.replay(_equal(every, times)),
+        balanced(replays, times),
+        replays.replay(durations),
+        replays.replay(durations, late),
+        replays.replay(durations, blocked),
+        strict=True,
     )
-    return {
-        rank: _filled(
-            idle_of(of, ran, rank), [idle_of(of, each, rank) for each in replays], _names(of, rank)
-        )
-        for rank in of.of_ranks
-    }
+    for of, replayed in zip(every, levels, strict=True):
+        ran = Replayed([each.begin for each in of.actions], [each.end for each in of.actions])
+        yield {
+            rank: _filled(
+                idle_of(of, ran, rank),
+                [idle_of(of, each, rank) for each in replayed],
+                _names(of, rank),
+            )
+            for rank in of.of_ranks
+        }
 
 
 def _names(of: Round, rank: int) -> list[str]:

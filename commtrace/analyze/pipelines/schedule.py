@@ -40,8 +40,7 @@ def pipeline_schedule(frames: Frames) -> pd.DataFrame:
     every = rounds(frames)
     times = times_of(every)
     found: list[tuple[object, ...]] = []
-    for of in every:
-        best = ideal(of, times[of.pipeline])
+    for of, best in zip(every, ideal(every, times), strict=True):
         for each, begin, end in zip(of.actions, best.begins, best.ends, strict=True):
             at = of.pipeline, of.step, of.number, each.rank, each.stage, each.micro_batch
             ran = of.start_ns + each.begin, each.begin, each.duration

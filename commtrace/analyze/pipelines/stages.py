@@ -19,7 +19,7 @@ import pandas as pd
 from commtrace.analyze.pipelines.bubbles import bubbles, times_of
 from commtrace.analyze.pipelines.causes import CAUSES, WARM_UP, Times, balanced
 from commtrace.analyze.pipelines.layers import Layer, layers_of
-from commtrace.analyze.pipelines.replay import replay
+from commtrace.analyze.pipelines.replay import Replays
 from commtrace.analyze.pipelines.rounds import NONE, Round, rounds
 from commtrace.analyze.pipelines.split import best_split
 from commtrace.analyze.run.analysis import Analysis, typed
@@ -188,14 +188,18 @@ def _split(layers: list[Layer], times: Times, every: Sequence[Round]) -> BetterS
         kind: weight / (sum(weights) or 1)
         for kind, weight in zip(_BACKWARD[1:], weights, strict=True)
     }
-    saved: list[float] = []
-    for each in every:
-        durations = [
-            ahead[action.stage] if action.kind in _FORWARD
-            else back[action.stage] * parts.get(action.kind, 1.0)
-            for action in each.actions
-        ]  # fmt: skip
-        saved.append(balanced(each, times).length - replay(each, durations).length)
+    replays = Replays(every)
+    durations = [
+        ahead[action.stage] if action.kind in _FORWARD
+        else back[action.stage] * parts.get(action.kind, 1.0)
+        for action in replays.actions
+    ]  # fmt: skip
+    saved = [
+        before.length - after.length
+        for before, after in zip(
+            balanced(replays, {every[0].pipeline: times}), replays.replay(durations), strict=True
+        )
+    ]
     best = float(np.median(saved))
     if best <= 0:
         return BetterSplit(now, now, 0.0)

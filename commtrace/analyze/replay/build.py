@@ -26,6 +26,7 @@ from commtrace.analyze.replay.graph import (
     Links,
     Points,
     WorkGraph,
+    points_of_rows,
     replayed,
 )
 from commtrace.analyze.replay.host import calls_of_host, complete_points, host_points
@@ -200,21 +201,19 @@ def _calls_with_points(
 ) -> pd.DataFrame:
     """Return what calls wait for, with the points at which they begin and end; see `joins`."""
     is_return = ~calls.index.isin(completes.index)
-    end_point = _points_of(host, CALL_END, calls.index)
+    begin_point, end_point = (
+        points_of_rows(host["sort"], host["row"], sort, calls.index)
+        for sort in (CALL_BEGIN, CALL_END)
+    )
     of_host = calls[["rank", "begin"]].assign(
         end=calls["end"].where(is_return, calls["complete"]),
-        begin_point=_points_of(host, CALL_BEGIN, calls.index),
+        begin_point=begin_point,
         end_point=np.where(is_return, end_point, completes.reindex(calls.index).fillna(-1)),
         is_return=is_return,
     )
     found = pd.concat([of_host, _of_kernels(part, device)])
     numbers = dict.fromkeys(["begin", "end", "begin_point", "end_point", "rank"], "int64")
     return needs_of(part).join(found.astype(numbers), how="inner")
-
-
-def _points_of(host: pd.DataFrame, sort: int, rows: pd.Index) -> np.ndarray:
-    own = host[host["sort"] == sort]
-    return pd.Series(own.index, index=own["row"]).reindex(rows).to_numpy()
 
 
 def _of_kernels(part: Frames, device: DeviceWork) -> pd.DataFrame:

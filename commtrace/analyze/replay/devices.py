@@ -29,6 +29,7 @@ from commtrace.analyze.replay.graph import (
     WAKE,
     Links,
     Points,
+    points_of_rows,
 )
 from commtrace.analyze.run.frame import Frames
 from commtrace.schema import STREAM_WAIT
@@ -114,7 +115,7 @@ def _begins(part: Frames, kernels: pd.DataFrame, host: pd.DataFrame) -> Links:
     """Return the edges that lead to the begins of kernels."""
     begin, point = kernels["begin"].to_numpy(), kernels["begin_point"].to_numpy()
     stream, rank = kernels["stream_of"].to_numpy(), kernels["rank"].to_numpy()
-    launch_point = _points_of(host, LAUNCH, kernels.index)
+    launch_point = points_of_rows(host["sort"], host["row"], LAUNCH, kernels.index)
     sources = [
         (launch_point, kernels["launch"].to_numpy(), LAUNCHING),
         (*_previous(kernels, stream), STREAM),
@@ -151,13 +152,6 @@ def _begins(part: Frames, kernels: pd.DataFrame, host: pd.DataFrame) -> Links:
         )
         found = found.joined(Links.of(source[own], point[own], length[own], sort))
     return found
-
-
-def _points_of(host: pd.DataFrame, sort: int, rows: pd.Index) -> np.ndarray:
-    """Return the host's point of each row; -1 if it has none."""
-    own = host[host["sort"] == sort]
-    place = pd.Series(own.index.to_numpy(), index=own["row"])
-    return place[~place.index.duplicated()].reindex(rows).fillna(-1).to_numpy().astype("int64")
 
 
 def _previous(kernels: pd.DataFrame, stream: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

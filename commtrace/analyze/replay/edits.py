@@ -3,12 +3,16 @@
     remove         the call, its transfer and its waits take no time, on all of its members
     asynchronous   the rank waits where an operator first used the result
     earlier        a member arrives when its data was ready
+    overlap        earlier and asynchronous; collectives of a group stay in turn
     merge          calls in a row become one, at the place of the last of them
 
 Each takes a draft and rows of table `comm`, and returns the rows that it could change.
 """
 
 from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,6 +33,7 @@ from commtrace.analyze.replay.graph import (
     WAIT_BEGIN,
     WAIT_END,
     WAKE,
+    points_of_rows,
 )
 
 _OF_CALL = (ISSUE, WAIT)
@@ -108,7 +113,7 @@ def asynchronous(draft: Draft, rows: np.ndarray, used: pd.Series, issue_ns: floa
     used = used.reindex(calls.index)
     calls = calls[used.notna().to_numpy()]
     # Of calls that are waited for, those whose waits are known; of others, those that block.
-    waits = points_of(draft, (WAIT_END,), calls.index, each=True)
+    waits = points_of_rows(draft.points.sort, draft.points.row, WAIT_END, calls.index)
     calls = calls[(calls["is_return"].to_numpy(bool)) | (waits >= 0)]
     if calls.empty:
         return calls.index.to_numpy()
@@ -197,6 +202,107 @@ def earlier(draft: Draft, rows: np.ndarray, ready: pd.Series) -> np.ndarray:
     return calls.index.to_numpy()
 
 
+def overlap(
+    draft: Draft,
+    rows: np.ndarray,
+    *,
+    ready: pd.Series | None = None,
+    used: pd.Series | None = None,
+    issue_ns: float,
+) -> np.ndarray:
+    """Issue calls when their data was ready, and wait for them where their results were used.
+
+    Args:
+        draft: The graph.
+        rows: The calls.
+        ready: When the data of each call was ready; without it, calls are issued where they were.
+        used: When its result was first used; without it, calls are waited for where they were.
+        issue_ns: Time to issue an asynchronous call.
+    """
+    issued = earlier(draft, rows, ready) if ready is not None else rows[:0]
+    waited = asynchronous(draft, rows, used, issue_ns) if used is not None else rows[:0]
+    found = distinct(issued, waited)
+    _let_queue(draft, found)
+    return found
+
+
+def _let_queue(draft: Draft, rows: np.ndarray) -> None:
+    """Let collectives of a group that no longer block be in turn on each rank, as others are."""
+    num = len(draft.points)
+    queues = draft.is_kept & (draft.sort == QUEUE)
+    order = _queued(draft, rows, queues)
+    end, changed = order["end_point"].to_numpy(), order["is_changed"].to_numpy(bool)
+    of = order[["rank", "group"]].to_numpy()
+    same = (of[1:] == of[:-1]).all(axis=1)
+    first, behind = end[:-1][same], end[1:][same]
+    before, is_member, is_changed = np.full(num, -1), np.zeros(num, bool), np.zeros(num, bool)
+    before[behind], is_member[end], is_changed[end[changed]] = first, True, True
+    queues &= is_member[draft.target] | is_changed[draft.source]
+    stays = queues & (before[draft.target] == draft.source)
+    stays &= ~is_changed[draft.source] & ~is_changed[draft.target]
+    draft.is_kept[queues & ~stays] = False
+    before[draft.target[stays]] = -1
+    new = before[end] >= 0
+    draft.add(before[end[new]], end[new], order["lasts"].to_numpy()[new], QUEUE)
+
+
+def _queued(draft: Draft, rows: np.ndarray, queues: np.ndarray) -> pd.DataFrame:
+    """Return the asynchronous collectives of ranks and groups with changed calls, in their turn.
+
+    Args:
+        draft: The graph.
+        rows: The changed calls.
+        queues: Mask of the edges between calls that are in turn.
+    """
+    calls, at = draft.calls, draft.points.at
+    is_queued = np.zeros(len(at), dtype=bool)
+    is_queued[draft.source[queues]] = is_queued[draft.target[queues]] = True
+    end, use = (calls[name].to_numpy() for name in ("end_point", "use_point"))
+    transfers = draft.of_points(end) & (draft.sort == TRANSFER)
+    lasts = np.zeros(len(at), dtype="int64")
+    np.maximum.at(lasts, draft.target[transfers], draft.length[transfers])
+    table = calls[["rank", "group", "match", "end_point"]].assign(
+        is_changed=calls.index.isin(rows),
+        issue=at[calls["issue_point"].to_numpy()],
+        use=np.where(use >= 0, at[use], at[end]),
+        lasts=lasts[end],
+    )
+    own = table["is_changed"] | is_queued[end]
+    for name in ("is_send", "is_recv", "is_return"):
+        own &= ~calls[name].to_numpy(bool)
+    table = table[own & ~calls.index.isin(draft.removed)]
+    table = table[table.groupby(["rank", "group"])["is_changed"].transform("any")]
+    # A call without a match is by itself.
+    number = table["match"].where(table["match"] >= 0, -1 - np.arange(len(table)))
+    bounds = {"group": "first", "issue": "max", "use": "min", "lasts": "max"}
+    collectives = table.groupby(number)[[*bounds]].agg(bounds)
+    table["turn"] = number.map(_turns(collectives.sort_values(["group", "issue"])))
+    return table.sort_values(["rank", "group", "turn"], kind="stable")
+
+
+def _turns(collectives: pd.DataFrame) -> pd.Series:
+    """Return the turn of each collective; all ranks have the same order.
+
+    Of the collectives of a group that are issued, the one whose result is used first is next.
+
+    Args:
+        collectives: `group issue use lasts` of each, by group and issue.
+    """
+    order: list[Any] = []
+    issued: list[tuple[int, int, Any, int]] = []
+    now, current = 0, None
+    for place, (number, group, issue, use, lasts) in enumerate(collectives.itertuples()):
+        while issued and (now < issue or group != current):
+            *_, first, took = heappop(issued)
+            order.append(first)
+            now += took
+        now = max(now, issue) if group == current else issue
+        current = group
+        heappush(issued, (use, place, number, lasts))
+    order += [number for _, _, number, _ in sorted(issued)]
+    return pd.Series(np.arange(len(order)), index=order)
+
+
 def merge(draft: Draft, runs: list[np.ndarray], lengths: np.ndarray) -> np.ndarray:
     """Let each sequence of calls become its last call, with a transfer of another length.
 
@@ -235,23 +341,10 @@ def transfer_ns(draft: Draft, rows: np.ndarray) -> np.ndarray:
     return shortest.reindex(rows).fillna(0).clip(lower=0).to_numpy()
 
 
-def points_of(
-    draft: Draft, sorts: tuple[int, ...], rows: pd.Index, each: bool = False
-) -> np.ndarray:
-    """Return points of some sorts of calls.
-
-    Args:
-        draft: The graph.
-        sorts: The sorts.
-        rows: The calls.
-        each: Return one for each call instead, the last; -1 if there is none.
-    """
+def points_of(draft: Draft, sorts: tuple[int, ...], rows: pd.Index) -> np.ndarray:
+    """Return the points of some sorts of calls."""
     points = np.flatnonzero(np.isin(draft.points.sort, sorts))
-    row = draft.points.row[points]
-    if not each:
-        return points[np.isin(row, rows)]
-    place = pd.Series(points, index=row)
-    return place[~place.index.duplicated("last")].reindex(rows).fillna(-1).to_numpy("int64")
+    return points[np.isin(draft.points.row[points], rows)]
 
 
 def _hosted(draft: Draft, rows: np.ndarray) -> pd.DataFrame:

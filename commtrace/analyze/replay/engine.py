@@ -5,13 +5,13 @@ A point is reached once all edges that lead to it have been passed:
     time[q]    = max over edges p → q of time[p] + length        (at least the point's own origin)
     latest[p]  = min over edges p → q of latest[q] - length      (at most the end of the run)
 
-Both are exact integers in ns. Lists are walked by Python; arrays of large graphs by the same
-functions, which numba then compiles.
+Times are of the type of the lengths, of which integers are exact. Lists are walked by Python;
+arrays of large graphs by the same functions, which numba then compiles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -60,7 +60,7 @@ class OutgoingEdges:
         order = np.argsort(source, kind="stable")
         first = np.zeros(num_points + 1, dtype="int64")
         np.cumsum(np.bincount(source, minlength=num_points), out=first[1:])
-        return cls(first, target[order], order)
+        return cls(first, target[order].astype("int64", copy=False), order)
 
 
 def reached(edges: OutgoingEdges, length: np.ndarray, origin: np.ndarray) -> PointTimes:
@@ -73,9 +73,10 @@ def reached(edges: OutgoingEdges, length: np.ndarray, origin: np.ndarray) -> Poi
     """
     num = len(origin)
     waits_for = np.bincount(edges.target, minlength=num)
-    arrays = (edges.first, edges.target, length[edges.order], waits_for, origin)
-    filled = (np.full(num, NO_EDGE, dtype="int64"), np.zeros(num, dtype="int64"))
-    time, by_edge, order, num_reached = _walk(_forward, len(edges.target), *arrays, *filled)
+    time, order = origin.astype(length.dtype), np.zeros(num, dtype="int64")
+    by_edge = np.full(num, NO_EDGE, dtype="int64")
+    given = (edges.first, edges.target, length[edges.order], waits_for)
+    num_reached = _walk(_forward, given, (time, by_edge, order))
     is_reached = np.zeros(num, dtype=bool)
     is_reached[order[:num_reached]] = True
     known = by_edge >= 0
@@ -85,9 +86,9 @@ def reached(edges: OutgoingEdges, length: np.ndarray, origin: np.ndarray) -> Poi
 
 def latest(edges: OutgoingEdges, length: np.ndarray, times: PointTimes, end: int) -> np.ndarray:
     """Return the latest time of each point at which nothing ends later than `end`, in ns."""
-    limit = np.full(len(times.time), end, dtype="int64")
-    arrays = (edges.first, edges.target, length[edges.order], times.order, limit)
-    return _walk(_backward, len(edges.target), *arrays)[0]
+    limit = np.full(len(times.time), end, dtype=length.dtype)
+    _walk(_backward, (edges.first, edges.target, length[edges.order], times.order), (limit,))
+    return limit
 
 
 def _forward(
@@ -113,7 +114,7 @@ def _forward(
             if waits_for[behind] == 0:
                 order[end] = behind
                 end += 1
-    return time, by_edge, order, end
+    return end
 
 
 def _backward(first: Any, target: Any, length: Any, order: Any, limit: Any) -> Any:
@@ -124,17 +125,25 @@ def _backward(first: Any, target: Any, length: Any, order: Any, limit: Any) -> A
             at = limit[target[edge]] - length[edge]
             if at < limit[point]:
                 limit[point] = at
-    return (limit,)
 
 
-def _walk(function: Callable[..., Any], num_edges: int, *arrays: np.ndarray) -> Any:
-    """Call a function with copies of its arrays, as lists or compiled, and return arrays."""
-    if num_edges > MOST_EDGES_OF_PYTHON:
-        return _compiled(function)(*[each.astype("int64") for each in arrays])
-    found = function(*[each.tolist() for each in arrays])
-    return tuple(
-        [np.array(each, dtype="int64") if isinstance(each, list) else each for each in found]
-    )
+def _walk(
+    function: Callable[..., Any], given: Sequence[np.ndarray], filled: Sequence[np.ndarray]
+) -> Any:
+    """Call a function that fills arrays, compiled, or with lists in their place.
+
+    Args:
+        function: Takes all of them, and returns a number if anything.
+        given: Arrays that it may use up; the second has an entry for each edge.
+        filled: Arrays that it changes.
+    """
+    if len(given[1]) > MOST_EDGES_OF_PYTHON:
+        return _compiled(function)(*given, *filled)
+    lists = [each.tolist() for each in filled]
+    found = function(*[each.tolist() for each in given], *lists)
+    for array, values in zip(filled, lists, strict=True):
+        array[:] = values
+    return found
 
 
 @cache

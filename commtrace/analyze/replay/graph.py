@@ -18,6 +18,7 @@ replay of the unchanged graph gives the recorded times of all points.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -86,6 +87,20 @@ class Points:
             np.asarray(at, dtype="int64"),
             np.broadcast_to(np.asarray(chain, dtype="int32"), num),
         )
+
+
+def points_of_rows(sort: Any, row: Any, of: int, rows: pd.Index) -> np.ndarray:
+    """Return the last point of a sort of each row of a table; -1 if it has none.
+
+    Args:
+        sort: Sort of each point.
+        row: Row of each point.
+        of: The sort.
+        rows: The rows.
+    """
+    own = np.flatnonzero(np.asarray(sort) == of)
+    last = pd.Series(own, index=np.asarray(row)[own])
+    return last[~last.index.duplicated("last")].reindex(rows).fillna(-1).to_numpy("int64")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

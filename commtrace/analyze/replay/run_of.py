@@ -8,6 +8,7 @@ and picture has a notice.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ from commtrace.analyze.replay.graph import (
     WAIT_BEGIN,
     WAIT_END,
     Replay,
+    points_of_rows,
 )
 from commtrace.analyze.run.frame import Frames
 from commtrace.schema import COMPUTE
@@ -38,6 +40,8 @@ _SPANS: Mapping[str, tuple[str, str]] = {
     "fingerprints": ("at_ns", ""),
 }
 """Begin and duration in the tables of what happened on hosts, beside their calls."""
+
+_BLOCKING = ["blocked_ns", "call_ns", "wait_begin_ns", "first_wait_ns", "is_async"]
 
 
 def run_of(run: Frames, replay: Replay, removed: np.ndarray, changes: str) -> Frames:
@@ -72,6 +76,16 @@ def run_of(run: Frames, replay: Replay, removed: np.ndarray, changes: str) -> Fr
     )
 
 
+def blocked_of(run: Frames, replay: Replay) -> pd.Series:
+    """Return for how long each call blocks its rank in a replay, in ns; -1 if it is unknown.
+
+    Calls that devices run have the recorded time.
+    """
+    found = run.comm[_BLOCKING].copy()
+    _Moved(run, replay).set_blocked(found)
+    return found["blocked_ns"]
+
+
 class _Moved:
     """Tables of a run with the times of a replay."""
 
@@ -80,9 +94,9 @@ class _Moved:
         self.replay = replay
         self.points = replay.graph.points
         self.time = np.where(replay.times.is_reached, replay.time, self.points.at)
-        self._maps = self._of_threads()
 
-    def _of_threads(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    @cached_property
+    def _maps(self) -> dict[int, tuple[np.ndarray, np.ndarray]]:
         """Return recorded and replayed times of the points of each rank's main chain."""
         points = self.points
         on_host = np.flatnonzero(
@@ -136,9 +150,7 @@ class _Moved:
         return self._of_rows(sort, rows, self.time)
 
     def _of_rows(self, sort: int, rows: pd.Index, time: np.ndarray) -> pd.Series:
-        own = np.flatnonzero(self.points.sort == sort)
-        last = pd.Series(own, index=self.points.row[own])
-        point = last[~last.index.duplicated("last")].reindex(rows).fillna(-1).to_numpy("int64")
+        point = points_of_rows(self.points.sort, self.points.row, sort, rows)
         return pd.Series(np.where(point >= 0, time[point] + self.run.start_ns, -1), index=rows)
 
     def steps(self) -> pd.DataFrame:
@@ -180,22 +192,23 @@ class _Moved:
         issue_point = calls.get("issue_point", calls["begin_point"]).to_numpy()
         issue = pd.Series(self.time[issue_point] + start, index=calls.index)
         end = calls["end_point"].to_numpy()
-        hosted = self.points.sort[calls["begin_point"].to_numpy()] == CALL_BEGIN
         found.loc[calls.index, "issue_ns"] = issue
         complete = comm["complete_ns"].loc[calls.index]
         later = complete + self.time[end] - self.points.at[end]
         ended = pd.Series(np.maximum(later, issue), index=calls.index)
         found.loc[calls.index, "complete_ns"] = ended.where(complete >= 0, -1)
-        self._set_blocked(found, calls[hosted])
+        self.set_blocked(found)
         # Moved instants are rounded.
         issue = found["issue_ns"]
         for name, bound in (("data_ready_ns", np.minimum), ("result_used_ns", np.maximum)):
             found[name] = bound(found[name], issue).where(found[name] >= 0, -1)
         return found
 
-    def _set_blocked(self, found: pd.DataFrame, calls: pd.DataFrame) -> None:
-        """Set the times inside of calls and of waits."""
-        rows, comm = calls.index, self.run.comm.loc[calls.index]
+    def set_blocked(self, found: pd.DataFrame) -> None:
+        """Set the times inside of calls that hosts make, and of their waits, in table `comm`."""
+        calls = self.replay.graph.calls
+        calls = calls[self.points.sort[calls["begin_point"].to_numpy()] == CALL_BEGIN]
+        rows, comm = calls.index, self.run.comm.loc[calls.index, _BLOCKING]
         now, then = (self._parts_of(rows, time) for time in (self.time, self.points.at))
         in_call = (comm["call_ns"] + now["in_call"] - then["in_call"]).clip(lower=0)
         waited = now["waited"]

@@ -25,7 +25,7 @@ def sequences(run: Frames, calls: pd.DataFrame, rows: np.ndarray) -> tuple[list[
         calls: Calls of its graph, with `rank match begin`.
         rows: The calls that may be merged, with all members.
     """
-    comm = run.calls_at(pd.Index(rows))
+    comm = run.comm[["result_used_ns", "step", *_ALIKE]].loc[rows]
     used = comm["result_used_ns"]
     table = pd.DataFrame(
         {

@@ -11,6 +11,7 @@ import re
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.measures.data_ready import data_ready, result_used
 from commtrace.analyze.replay import edits, work
 from commtrace.analyze.replay.context import (
     Change,
@@ -34,21 +35,36 @@ def remove(given: Context, change: Change) -> np.ndarray:
     """Remove calls on all of their members."""
     removed = edits.remove(given.draft, with_members(given, rows_of(given, change)))
     # A collective of objects has two calls, of sizes and of data, and pickles in between.
-    carries = given.run.calls_at(pd.Index(removed))["carries"]
+    carries = given.run.comm["carries"].loc[removed]
     edits.remove_between(given.draft, removed[(carries == OBJECTS).to_numpy()])
     return removed
 
 
 def asynchronous(given: Context, change: Change) -> np.ndarray:
     """Let ranks wait for calls where their results are first used."""
-    rows = rows_of(given, change)
-    comm = given.run.calls_at(pd.Index(rows))
-    used = _known(comm["result_used_ns"], given.run.start_ns)
-    issue_ns = _time_to_issue(given.run)
-    found = edits.asynchronous(given.draft, rows, used, issue_ns)
+    return _overlapped(given, rows_of(given, change), used=result_used(given.run))
+
+
+def earlier(given: Context, change: Change) -> np.ndarray:
+    """Issue calls when their data is ready."""
+    return _overlapped(given, rows_of(given, change), ready=data_ready(given.run))
+
+
+def overlap(given: Context, change: Change) -> np.ndarray:
+    """Issue calls when their data is ready, and wait where their results are used."""
+    ready, used = data_ready(given.run), result_used(given.run)
+    return _overlapped(given, rows_of(given, change), ready=ready, used=used)
+
+
+def _overlapped(given: Context, rows: np.ndarray, **times: pd.Series) -> np.ndarray:
     of_kernels = edits.run_as_kernels(given.draft, rows)
-    given.num_unknown += int(used.drop(of_kernels).isna().sum())
-    return distinct(found, _not_awaited(given, of_kernels))
+    own = {name: at.loc[rows].drop(of_kernels) for name, at in times.items()}
+    given.num_unknown += sum(int(at.isna().sum()) for at in own.values())
+    if "ready" in own:  # what devices run is issued as recorded
+        given.num_unknown += len(of_kernels)
+    hosted = np.setdiff1d(rows, of_kernels)
+    found = edits.overlap(given.draft, hosted, issue_ns=time_to_issue(given.run), **own)
+    return distinct(found, _not_awaited(given, of_kernels)) if "used" in own else found
 
 
 def _not_awaited(given: Context, rows: np.ndarray) -> np.ndarray:
@@ -72,29 +88,11 @@ def _not_awaited(given: Context, rows: np.ndarray) -> np.ndarray:
     return edits.not_awaited(given.draft, users.fillna(-1).astype("int64"))
 
 
-def _time_to_issue(run: Frames) -> float:
+def time_to_issue(run: Frames) -> float:
     """Return the median time to issue an asynchronous call of a run, in ns; 0 without one."""
     comm = run.comm
     issued = comm.loc[comm["is_async"] & (comm["call_ns"] >= 0), "call_ns"]
     return float(issued.median()) if len(issued) else 0.0
-
-
-def earlier(given: Context, change: Change) -> np.ndarray:
-    """Issue calls when their data is ready."""
-    rows = rows_of(given, change)
-    comm = given.run.calls_at(pd.Index(rows))
-    ready = _known(comm["data_ready_ns"], given.run.start_ns)
-    given.num_unknown += int(ready.isna().sum())
-    return edits.earlier(given.draft, rows, ready)
-
-
-def overlap(given: Context, change: Change) -> np.ndarray:
-    """Issue calls when their data is ready, and wait where their results are used."""
-    return distinct(earlier(given, change), asynchronous(given, change))
-
-
-def _known(instants: pd.Series, start_ns: int) -> pd.Series:
-    return (instants - start_ns).where(instants >= 0).astype("float64")
 
 
 def merge(given: Context, change: Change) -> np.ndarray:

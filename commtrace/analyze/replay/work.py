@@ -116,7 +116,7 @@ def with_cores(draft: Draft, run: Frames) -> np.ndarray:
     """Let no thread wait for a core before its calls; return the rows of those that did."""
     hosted = draft.points.sort[draft.calls["begin_point"].to_numpy()] == CALL_BEGIN
     calls = draft.calls[hosted].sort_values(["rank", "begin"], kind="stable")
-    delay = run.calls_at(calls.index)["run_delay_ns"].clip(lower=0).to_numpy()
+    delay = run.comm["run_delay_ns"].loc[calls.index].clip(lower=0).to_numpy()
     return _with_less_work(draft, run, calls, lambda work: np.minimum(delay, work))
 
 
@@ -166,7 +166,7 @@ def _next_call(draft: Draft, calls: pd.DataFrame, edges: np.ndarray) -> np.ndarr
 
 def _excess(run: Frames, calls: pd.DataFrame, work: np.ndarray) -> np.ndarray:
     """Return the time by which a rank's work before each call usually exceeds its peers', in ns."""
-    step = run.calls_at(calls.index)["step"].to_numpy()
+    step = run.comm["step"].loc[calls.index].to_numpy()
     table = pd.DataFrame({"rank": calls["rank"].to_numpy(), "group": calls["group"].to_numpy()})
     table["step"], table["work"] = step, work
     table["place"] = table.groupby(["rank", "group", "step"]).cumcount()

@@ -184,7 +184,13 @@ class PartedRun(Frames, ABC):
         for used in self._used:
             used.add(answer)
         if answer not in self.values:
-            self.values[answer] = compute(self)
+            # A part that uses the value does not use those from which it is computed.
+            used = vars(self).pop("_used")
+            vars(self)["_used"] = []
+            try:
+                self.values[answer] = compute(self)
+            finally:
+                vars(self)["_used"] = used
         return self.values[answer]
 
     # A row per call.

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.measures.arrivals import arrivals
+from commtrace.analyze.measures.wait_state import STATES
 from commtrace.analyze.run.analysis import Analysis, addable, typed
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.known import NOT_KNOWN
 from commtrace.analyze.run.sums import sums_by
-from commtrace.analyze.waits.wait_states import STATES
 from commtrace.schema import Column
 
 OTHER = "Other"

@@ -18,12 +18,12 @@ import pandas as pd
 
 from commtrace.analyze.measures.arrivals import arrivals
 from commtrace.analyze.measures.measures import recorded_ns
+from commtrace.analyze.measures.wait_state import STATES
 from commtrace.analyze.run.analysis import Analysis, addable, typed
 from commtrace.analyze.run.cached_per_run import of_each_part
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import mesh_axes
 from commtrace.analyze.waits.stragglers import stands_out
-from commtrace.collective_table import EVERY_RANK, EVERY_RANK_AT_ROOT, ROOT, needing
 from commtrace.schema import Column
 
 COLUMNS = (
@@ -50,17 +50,6 @@ COLUMNS = (
     ),
     Column("worst_wait_ns", int, "ns", "total wait for that rank", title="Waited for it"),
 )
-
-_STATES = (
-    ("Wait at N x N", needing(EVERY_RANK)),
-    ("Wait at Barrier", ("barrier",)),
-    ("Late Broadcast", needing(ROOT)),
-    ("Early Reduce", needing(EVERY_RANK_AT_ROOT)),
-    ("Late Sender", ("recv",)),
-    ("Late Receiver", ("send",)),
-)
-# A kind that is named alone has its own state, which replaces the one of its needs.
-STATES = {kind: state for state, kinds in _STATES for kind in kinds}
 
 _BY = ["state", "kind", "mesh_axis"]
 _SUMS = ["num_calls", "num_waits", "wait_ns", "transfer_ns"]

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from commtrace.analyze.waits.wait_states import STATES
+from commtrace.analyze.measures.wait_state import STATES
 from commtrace.collective_table import KINDS
 from commtrace.figures.gpu_time import PATTERNS, WORDS
 from commtrace.figures.steps import PARTS

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.overlap.overlap_lost.chances import is_on_device
+from commtrace.analyze.measures.device import on_device
 from commtrace.analyze.overlap.overlap_lost.reasons import LOST
 from commtrace.analyze.run.frame import Frames
 from commtrace.schema import COMPUTE
@@ -33,10 +33,10 @@ def behind(part: Frames, calls: pd.DataFrame) -> pd.Series:
         False: _by_rank(part, calls, ops, ops["op"].cat),
         True: _by_rank(part, calls, kernels, kernels["name"].cat),
     }
-    on_device = is_on_device(part)[calls.index]
+    is_on_device = on_device(part)[calls.index]
     names = [
         _longest(work[is_on].get(call["rank"]), call)
-        for is_on, call in zip(on_device, calls.to_dict("records"), strict=True)
+        for is_on, call in zip(is_on_device, calls.to_dict("records"), strict=True)
     ]
     return pd.Series(names, index=calls.index, dtype=object)
 

@@ -60,12 +60,12 @@ def too_small(frames: Frames, calls: pd.DataFrame) -> pd.Series | None:
 
 
 def too_large(frames: Frames, calls: pd.DataFrame) -> pd.Series | None:
-    """Return by how much buckets would be hidden if they were divided in two; nan if unknown.
+    """Return the work beside which half of each bucket could be reduced; nan if unknown.
 
-    None without large buckets, or operators.
+    It is at most half of the transfer. None without large buckets, or operators.
 
-    The gradients of a module are ready once its backward pass ends, so the time from the first such
-    end to the issue of the bucket could hide the first half.
+    The gradients of a module are ready once its backward pass ends: the work is that from the first
+    such end to the issue of the bucket.
     """
     comm = frames.comm
     wanted = _are_buckets(frames) & (comm["payload_bytes"] >= 2 * LEAST_PART_BYTES)

@@ -21,9 +21,9 @@ PRODUCTS = tuple(
 
 
 def split(frames: Frames, calls: pd.DataFrame) -> pd.Series | None:
-    """Return by how much each call would be hidden if it was split with its product; nan if not.
+    """Return the part of a product that could run beside each call if both were split; else nan.
 
-    None without matrix products.
+    It is at most the transfer. None without matrix products.
     """
     comm, ops = frames.comm, frames.ops
     ops = ops[ops["op"].isin(PRODUCTS) & (ops["duration_ns"] > 0)]

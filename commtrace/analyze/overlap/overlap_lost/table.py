@@ -1,9 +1,11 @@
 """Communication that was not hidden, by place and reason: by how much it could be, and behind what.
 
 A row is a place of the program and a reason. Its calls were exposed for some time; the *transfer*
-is the part after the arrival of the last peer. They could be hidden by at most that, and
-by at most the time in which the rank did other work between the moments at which their data was
-ready and their result was used (`chances`). The column `reason` states why they were not:
+is the part after the arrival of the last peer. A replay of the run tells how much of the transfer
+could be hidden: there, calls are issued once their data is ready, and waited for where their result
+is used. Calls that are split, or buckets that are divided, have a part that is ready sooner, or
+used later. Other waits may grow, so that a step gains less (`commtrace whatif`). The column
+`reason` states why calls were not hidden:
 
 """
 
@@ -15,7 +17,7 @@ import pandas as pd
 from commtrace.analyze.measures.measures import steady_ns, summed
 from commtrace.analyze.measures.steady_steps import is_steady
 from commtrace.analyze.overlap.overlap_lost.behind import behind
-from commtrace.analyze.overlap.overlap_lost.chances import chances
+from commtrace.analyze.overlap.overlap_lost.chances import PLACE, chances
 from commtrace.analyze.overlap.overlap_lost.reasons import REASONS, Reason
 from commtrace.analyze.run.analysis import Analysis, typed
 from commtrace.analyze.run.frame import Frames
@@ -28,8 +30,6 @@ _WIDTH = max(map(len, REASONS))
 __doc__ = (__doc__ or "") + "".join(
     f"    {name:{_WIDTH}}    {each.meaning}\n" for name, each in REASONS.items()
 )
-
-PLACE = ["kind", "mesh_axis", "module", "phase", "source_file", "source_line"]
 
 COLUMNS = (
     Column("kind", str, "", "all_reduce, all_gather, ..."),
@@ -54,12 +54,13 @@ COLUMNS = (
     ),
     Column(
         "could_hide_ns", float, "ns",
-        "exposed time that could be hidden, as far as known; mean over ranks; nan unknown",
+        "part of the transfer that the replay hides; mean over ranks; of a large run, the mean of "
+        "the calls in the replayed steps times the number of calls; nan unknown, as on devices",
         title="Could hide",
     ),
     Column(
         "share_of_steps", float, "1",
-        "exposed time in steps that could be hidden, as a fraction of the steps' time",
+        "the part of it in steady steps, as a fraction of the steps' time",
         title="Of the steps",
     ),
     Column(

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -18,7 +20,7 @@ import commtrace
 from commtrace.analyze import load
 from dtensor_core.testing import run_processes
 from tests.commtrace.analyze.alarms import alarms
-from tests.dtensor_core.models.pretrained import MODELS, train
+from tests.dtensor_core.models.pretrained import MODELS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -34,6 +36,17 @@ def fully_sharded(model: nn.Module) -> nn.Module:
             for layer in layers:
                 fully_shard(layer)
     return fully_shard(model)
+
+
+def train(model: nn.Module, batch: dict[str, torch.Tensor]) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    given = {name: value for name, value in batch.items() if name != "targets"}
+    for _ in range(3):
+        optimizer.zero_grad()
+        logits = model(**given).logits
+        F.cross_entropy(logits.flatten(0, -2), batch["targets"].flatten()).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
 
 
 def record_all(wrap: Any, folder: str) -> None:

@@ -5,7 +5,8 @@
 
 A call of a name is a collective of all ranks. It ends `transfer` after its last member has come; a
 call that is not awaited at once returns after `issue`, and `Wait` awaits it. `Use` is the first
-operator that uses the result of a call. Times of instructions are in ms.
+operator that uses the result of a call. Its data is ready when the last work before it ends, or
+where `Ready` is. Times of instructions are in ms.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ class Wait:
 
 
 @dataclass(frozen=True)
+class Ready:
+    name: str
+
+
+@dataclass(frozen=True)
 class Use:
     name: str
 
@@ -60,6 +66,7 @@ class _Rank:
         self.rank, self.program = rank, program
         self.place = self.now = 0
         self.written = self.now
+        self.ready: dict[str, int] = {}
         self.calls: dict[str, dict[str, Any]] = {}
         self.steps: list[int] = []
         self.ops: list[Any] = []
@@ -79,6 +86,8 @@ class _Rank:
                     )  # fmt: skip
                 self.now += MS * each.lasts
                 self.written = self.now
+            elif isinstance(each, Ready):
+                self.ready[each.name] = self.now
             elif isinstance(each, Use):
                 self.calls[each.name]["used"] = self.now
             else:
@@ -90,7 +99,7 @@ class _Rank:
                         {
                             "call": each,
                             "at": self.now,
-                            "ready": self.written,
+                            "ready": self.ready.get(each.name, self.written),
                             "step": len(self.steps) - 1,
                         },
                     )

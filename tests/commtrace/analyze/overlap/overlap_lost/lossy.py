@@ -139,7 +139,7 @@ def of_unknown_dependencies() -> Program:
 
 
 def waited_at_once() -> Program:
-    """An all-reduce of 2 ms whose result is used 3 ms after it, while others run for 1.5 ms."""
+    """An all-reduce of 2 ms whose result is used 3 ms after it; operators run for half of them."""
     program = Program()
     program.runs(0, 1_000)
     program.sends(1_000, 3_000, ready=1_000, used=6_000, module="head", phase="backward")

@@ -30,7 +30,8 @@ def rows(frames: Frames) -> list[dict[str, Any]]:
 
 CASES: dict[str, tuple[Callable[[], Program], float, str]] = {
     "issued_late": (lossy.issued_late, 2_000, "aten.mm.default in layers.0"),
-    "waited_at_once": (lossy.waited_at_once, 1_500, "aten.mm.default in layers.1"),
+    # Work of the host counts with and without operators.
+    "waited_at_once": (lossy.waited_at_once, 2_000, "aten.mm.default in layers.1"),
     # Rank 0 and rank 1 do the same: 2 ms of the second bucket, and nothing of the first.
     "bucket_order": (lossy.wrong_bucket_order, 2_000, "aten.mm.default in layers.0"),
     "prefetch_late": (lossy.late_prefetch, 2_000, "aten.mm.default in layers.0"),
@@ -58,13 +59,13 @@ def test_every_reason_of_a_loss_has_a_case() -> None:
     assert CASES.keys() | {"bucket_too_small"} == LOST.keys()
 
 
-def test_of_small_buckets_all_but_the_longest_could_be_saved() -> None:
+def test_small_buckets_but_the_longest_are_found_and_not_hidden_by_an_earlier_issue() -> None:
     program = lossy.small_buckets()
     program.calls[3]["until"] += 100  # the longest
     program.calls[4] |= {"at": program.calls[3]["until"], "ready": program.calls[3]["until"]}
     (row,) = [row for row in rows(program.run()) if row["reason"] == "bucket_too_small"]
     assert row["num_calls"] == 19 * NUM_STEPS
-    assert row["could_hide_ns"] == pytest.approx(18 * 200 + 100)
+    assert row["could_hide_ns"] == 0
 
 
 def test_times_of_a_row_are_means_over_ranks_and_calls() -> None:
@@ -99,7 +100,7 @@ def test_what_is_known_of_one_side_is_a_lower_bound() -> None:
     program = lossy.issued_late()
     program.calls[0] |= {"ready": 4_000, "used": -1}
     (row,) = rows(program.run())
-    assert (row["reason"], row["could_hide_ns"]) == ("issued_late", 500)  # 4,000 to 4,500
+    assert (row["reason"], row["could_hide_ns"]) == ("issued_late", 1_000)  # 4,000 to 5,000
 
 
 def test_data_that_is_ready_at_the_issue_and_used_at_the_end_leaves_nothing_to_hide_behind() -> (
@@ -111,21 +112,39 @@ def test_data_that_is_ready_at_the_issue_and_used_at_the_end_leaves_nothing_to_h
     assert (row["reason"], row["could_hide_ns"]) == ("dependent", 0)
 
 
-def test_the_wait_for_a_late_rank_is_no_lost_overlap() -> None:
+def with_a_late_rank(ready_us: float) -> Frames:
+    """Rank 1 issues 1.95 ms late, and its data is as much later."""
     frames = lossy.issued_late().run()
-    late = frames.comm["issue_ns"] + 1_950 * US
     comm = frames.comm
     is_late = comm["rank"] == 1
-    comm = comm.assign(
-        issue_ns=comm["issue_ns"].mask(is_late, late),
-        blocked_ns=comm["blocked_ns"].mask(is_late, 50 * US),
-        call_ns=comm["call_ns"].mask(is_late, 50 * US),
+    late = comm["issue_ns"] + 1_950 * US
+    ready = comm["data_ready_ns"] + round(ready_us * US)
+    return replace(
+        frames,
+        comm=comm.assign(
+            issue_ns=comm["issue_ns"].mask(is_late, late),
+            data_ready_ns=comm["data_ready_ns"].mask(is_late, ready),
+            blocked_ns=comm["blocked_ns"].mask(is_late, 50 * US),
+            call_ns=comm["call_ns"].mask(is_late, 50 * US),
+        ),
     )
-    table = overlap_lost(replace(frames, comm=comm))
-    by_reason = table.set_index("reason")
-    # Rank 0 transfers for 50 µs of its 2 ms, and so does rank 1.
-    assert by_reason["exposed_ns"]["late_rank"] == NUM_STEPS * 2_000 * US / 2
-    assert by_reason["could_hide_ns"].sum() == pytest.approx(NUM_STEPS * 50 * US)
+
+
+def test_the_wait_for_a_late_rank_is_no_lost_overlap() -> None:
+    by_reason = overlap_lost(with_a_late_rank(5_950)).set_index("reason")
+    assert by_reason["exposed_ns"].to_dict() == {
+        "late_rank": NUM_STEPS * 2_000 * US / 2,
+        "dependent": NUM_STEPS * 50 * US / 2,
+    }
+    assert by_reason["could_hide_ns"].to_dict() == {"late_rank": 0, "dependent": 0}
+
+
+def test_the_transfer_behind_a_late_rank_is_hidden_if_that_could_have_issued_its_call_before() -> (
+    None
+):
+    by_reason = overlap_lost(with_a_late_rank(0)).set_index("reason")
+    each = NUM_STEPS * 50 * US / 2
+    assert by_reason["could_hide_ns"].to_dict() == {"late_rank": each, "issued_late": each}
 
 
 def test_calls_share_the_time_that_they_could_be_hidden_behind() -> None:
@@ -213,8 +232,11 @@ def test_healthy_and_unknown_calls_give_no_finding(program: Callable[[], Program
 
 def test_a_loss_below_the_threshold_or_in_one_step_of_many_is_no_finding() -> None:
     program = lossy.issued_late()
-    program.calls[0] |= {"ready": 4_010}  # 490 µs of 10 ms
+    program.ops[1]["until"] = 5_000
+    program.calls[0] |= {"ready": 4_510}  # 490 µs of 10 ms
     assert reported(program.run()).empty
+    program.calls[0] |= {"ready": 4_490}
+    assert len(reported(program.run())) == 1
     frames = lossy.issued_late().run(num_steps=5)
     comm = frames.comm
     late = comm["step"] < 2  # 4 ms of 50 ms
