@@ -1,4 +1,4 @@
-"""Communication that could be hidden behind other work of the rank: see `overlap.overlap_lost`.
+"""Exposed communication that could run behind other work: see `overlap.overlap_lost`.
 
 The losses at a line are a single finding per reason, whatever the modules. They have to recur: in
 most of the steps, if there are several. Small buckets are left to rule `small_messages`.
@@ -42,7 +42,7 @@ def overlap_losses(frames: Frames) -> list[Finding]:
             calls=calls,
         )
         for key, calls in found
-        if calls.cost_ns >= least_ns and calls.share >= _LEAST_STEPS * most_steps
+        if calls.lost_ns >= least_ns and calls.share >= _LEAST_STEPS * most_steps
     ]
 
 
@@ -60,7 +60,7 @@ def _lost(part: Frames) -> Selected:
             part,
             rows,
             cost_bytes=0.0,
-            cost_ns=calls["could"],
+            lost_ns=calls["could"],
             share=float(len(rows[["rank", "step"]].drop_duplicates())),
         )
         for key, rows in comm.groupby(by)
@@ -78,8 +78,8 @@ def _title(frames: Frames, rows: pd.DataFrame) -> str:
     times = (_mean(rows, name) for name in ("early_ns", "slack_ns"))
     behind = f"behind {first['behind']}" if first["behind"] else "behind other work"
     return (
-        f"{first['kind']}{where}, {clause(str(first['reason']), *times)}: {each}{per} could be "
-        f"hidden, for instance {behind}."
+        f"{first['kind']}{where}, {clause(str(first['reason']), *times)}: {each}{per} exposed, "
+        f"which could run {behind}."
     )
 
 
@@ -93,4 +93,5 @@ OVERLAP = Rule(
     "communication that could be hidden behind other work",
     overlap_losses,
     (DURATION, DEPENDENCIES),
+    cure="overlap",
 )

@@ -66,6 +66,15 @@ class Changed:
     samples: float
 
 
+def separate(text: str) -> list[str]:
+    """Return the texts of changes that `; ` separates.
+
+    >>> separate("overlap; compute *0.5 where rank=0")
+    ['overlap', 'compute *0.5 where rank=0']
+    """
+    return _SEPARATOR.split(text)
+
+
 def parsed(text: str) -> Change:
     """Return the change with a text.
 
@@ -202,3 +211,4 @@ VERBS: dict[str, Verb] = {
         "no rank computes longer than the median of its peers usually does",
     ),
 }  # fmt: skip
+_SEPARATOR = re.compile(rf"\s*;\s*(?=(?:{'|'.join(VERBS)})\b)", re.IGNORECASE)

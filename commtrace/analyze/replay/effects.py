@@ -7,7 +7,7 @@ import pandas as pd
 
 from commtrace.analyze.measures.arrivals import arrivals
 from commtrace.analyze.measures.steady_steps import is_steady
-from commtrace.analyze.replay.whatif import Prediction
+from commtrace.analyze.replay.prediction import Prediction
 from commtrace.analyze.run.analysis import typed
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.waits.wait_states import STATES

@@ -7,7 +7,7 @@ import pytest
 
 from commtrace.analyze import load
 from commtrace.analyze.replay.changes import VERBS, parsed
-from commtrace.analyze.replay.whatif import what_if
+from commtrace.analyze.whatif.asked import what_if
 from commtrace.errors import UsageError
 from tests.commtrace.analyze.replay.simulated import (
     MS,
