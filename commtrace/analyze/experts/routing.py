@@ -242,8 +242,13 @@ def stretches(values: dict[int, np.ndarray]) -> np.ndarray:
     return np.stack([values[key] for key in sorted(values)])
 
 
-def calls_at(made: RoutedCollectives, places: frozenset[ExchangePlace]) -> Iterator[np.ndarray]:
-    """Yield the rows of the calls of some places, [n, ranks]."""
+def calls_at(
+    made: RoutedCollectives, places: frozenset[ExchangePlace]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the calls of some places: rows [n, ranks], and mean / most bytes of a rank [n]."""
     for place, chosen in made.places.items():
         if place in places:
-            yield made.rows[chosen]
+            load, sends = (made.amounts[chosen].sum(axis) for axis in (1, 2))
+            highest = np.maximum(load.max(1), sends.max(1))
+            even = np.divide(load.mean(1), highest, np.ones(len(load)), where=highest > 0)
+            yield made.rows[chosen], even

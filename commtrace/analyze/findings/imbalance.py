@@ -31,7 +31,7 @@ from commtrace.analyze.experts.routing import (
     sigmas,
     stretches,
 )
-from commtrace.analyze.findings.finding import Evidence, Finding, Rule, calls_in
+from commtrace.analyze.findings.finding import EVEN, SHRINK, Evidence, Finding, Rule, calls_in
 from commtrace.analyze.findings.needs import SPLITS
 from commtrace.analyze.measures.census import census
 from commtrace.analyze.run.frame import Frames
@@ -124,13 +124,15 @@ def _attribute_to_experts(
 def _evidence(
     part: Frames, wanted: dict[tuple[object, ...], frozenset[ExchangePlace]]
 ) -> dict[tuple[object, ...], Evidence]:
-    """Return the calls of each finding."""
+    """Return the calls of each finding; their share is the sum of mean / most bytes of a rank."""
     found: dict[tuple[object, ...], Evidence] = {}
     for key, places in wanted.items():
-        at = [rows.ravel() for made in collectives(part) for rows in calls_at(made, places)]
+        at = [pair for made in collectives(part) for pair in calls_at(made, places)]
         if not at:
             continue
-        found[key] = calls_in(part, part.comm.loc[np.sort(np.concatenate(at))], cost_bytes=0.0)
+        rows = np.sort(np.concatenate([rows.ravel() for rows, _ in at]))
+        even = sum(float(each.sum()) * rows_of.shape[1] for rows_of, each in at)
+        found[key] = calls_in(part, part.comm.loc[rows], cost_bytes=0.0, share=even)
     return found
 
 
@@ -268,6 +270,8 @@ def _finding(found: Sequence[tuple[ExchangePlace, Culprit]], calls: Evidence) ->
         advice=advice,
         calls=calls,
         module=place.module,
+        # The most that a rank receives determines how long all take, and how long it computes.
+        cure=f"{SHRINK} *{calls.share / len(calls.rows):.4g}; {EVEN}",
     )
 
 
