@@ -13,7 +13,13 @@ from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in
 from commtrace.analyze.findings.needs import DEPENDENCIES, DURATION
 from commtrace.analyze.measures.measures import counted_ns
 from commtrace.analyze.overlap.overlap_lost.chances import chances
-from commtrace.analyze.overlap.overlap_lost.reasons import BUCKET_TOO_SMALL, LOST
+from commtrace.analyze.overlap.overlap_lost.reasons import (
+    BLOCKED_BY_RECEIVE,
+    BUCKET_TOO_SMALL,
+    ISSUED_LATE,
+    LOST,
+    WAITED_AT_ONCE,
+)
 from commtrace.analyze.overlap.overlap_lost.table import clause, overlap_lost
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import mesh_axes
@@ -21,6 +27,8 @@ from commtrace.units import text_of_duration
 
 _REPORTED = [name for name in LOST if name != BUCKET_TOO_SMALL]
 _BY = ["reason", "kind", "mesh_axis", "phase", "source_file", "source_line"]
+_CURES = dict.fromkeys([ISSUED_LATE, WAITED_AT_ONCE, BLOCKED_BY_RECEIVE], "overlap")
+"""Reasons of calls that could be issued earlier, or waited for later, as they are."""
 _LEAST_STEPS = 0.5
 """Part of the steps in which a loss recurs."""
 
@@ -40,6 +48,7 @@ def overlap_losses(frames: Frames) -> list[Finding]:
             title=_title(frames, rows[key]),
             advice=LOST[str(key[0])].advice,
             calls=calls,
+            cure=_CURES.get(str(key[0]), ""),
         )
         for key, calls in found
         if calls.lost_ns >= least_ns and calls.share >= _LEAST_STEPS * most_steps
@@ -93,5 +102,4 @@ OVERLAP = Rule(
     "communication that could be hidden behind other work",
     overlap_losses,
     (DURATION, DEPENDENCIES),
-    cure="overlap",
 )

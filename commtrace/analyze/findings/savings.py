@@ -105,17 +105,20 @@ def saving_of(frames: Frames, cured: Mapping[str | None, Sequence[Finding]], rul
         rows, num_calls = _rows_of(basis, every), sum(len(each.rows) for each in every)
         num_known = int(np.isin(rows, work_graph(basis.frames).calls.index).sum())
         if not num_known or (rule.is_once and len(rows) < num_calls):
-            return _UNKNOWN
+            return Saving(num_untimed=num_calls)
         answer = predicted(
             frames, [each for cure in cures for each in changes_of(frames, cure, cures[cure])]
         )
     except UsageError:  # it lacks times, or calls would wait for each other
         return _UNKNOWN
-    num_unknown = answer.changed.num_unknown
-    if num_unknown and not len(answer.changed.rows):
-        return _UNKNOWN
-    num_untimed = min(len(rows) - num_known + num_unknown, len(rows)) * num_calls / len(rows)
-    return replace(_in_all(frames, basis, answer, rule), num_untimed=num_untimed)
+    num_unknown, num_changed = answer.changed.num_unknown, len(answer.changed.rows)
+    if num_unknown and not num_changed:
+        return Saving(num_untimed=num_calls)
+    # What lacks the times of its data is left alone by one part of a change, or by several.
+    num_left = len(rows) - np.isin(rows, answer.changed.rows).sum()
+    num_untimed = max(len(rows) - num_known, min(num_unknown, num_left))
+    saving = _in_all(frames, basis, answer, rule)
+    return replace(saving, num_untimed=float(num_untimed * num_calls / len(rows)))
 
 
 def _rows_of(basis: Basis, found: Sequence[Finding]) -> np.ndarray:
