@@ -62,8 +62,8 @@ COLUMNS = (
         float,
         "ns",
         "time that the change saves in all steps, without steps that are left out, except for "
-        "stalls; of a range, the least; mean over ranks; nan unknown. Of a large stored run, some "
-        "steady steps are replayed, and their mean counts for each step",
+        "stalls; of a range, the least; mean over ranks; nan unknown. If only some steps of a "
+        "large stored run are replayed, their mean counts for each step",
     ),
     Column("most_ns", float, "ns", "the most of that time", title="At most"),
     Column(

@@ -16,10 +16,8 @@ _SUMS = ("num_calls", "cost_bytes")
 _PLACES = ("module", "op", "kind", "mesh_axis")
 _MOST_NAMED = 3
 
-Row = Mapping[str, Any]
 
-
-def likeness(row: Row) -> tuple[Any, ...]:
+def likeness(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what similar findings have in common."""
     return tuple([row[name] for name in _SAME])
 
@@ -32,7 +30,7 @@ def by_missing_data(unanswered: Mapping[str, str]) -> dict[str, list[str]]:
     return grouped
 
 
-def united(rows: Sequence[Row]) -> dict[str, Any]:
+def united(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the row of similar findings, without their saving of time."""
     first = dict(rows[0])
     same = {name: first[name] if len({row[name] for row in rows}) == 1 else "" for name in _PLACES}
@@ -45,7 +43,7 @@ def united(rows: Sequence[Row]) -> dict[str, Any]:
     )
 
 
-def _likewise(rows: Sequence[Row]) -> str:
+def _likewise(rows: Sequence[Mapping[str, Any]]) -> str:
     """Name the other places of a combined finding."""
     modules = [row["module"] for row in rows]
     others = [module for module in dict.fromkeys(modules[1:]) if module]
