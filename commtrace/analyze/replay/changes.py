@@ -31,7 +31,6 @@ import numpy as np
 from commtrace.analyze.replay import verbs
 from commtrace.analyze.replay.draft import Draft, distinct
 from commtrace.analyze.replay.graph import WorkGraph
-from commtrace.analyze.replay.prices import prices_of
 from commtrace.analyze.replay.verbs import Change, Context
 from commtrace.analyze.run.frame import Frames
 from commtrace.errors import UsageError, unknown_name
@@ -127,8 +126,7 @@ def changed(
     Raises:
         UsageError: A change names nothing in the run, or contradicts one before it.
     """
-    prices = prices_of(run)
-    given = Context(run, Draft(graph), prices, latency_share, *prices.latency_shares())
+    given = Context(run, Draft(graph), latency_share)
     for change in changes:
         given.changed.append(VERBS[change.verb].apply(given, change))
     rows = distinct(*given.changed)

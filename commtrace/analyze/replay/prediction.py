@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.replay.basis import basis_of
-from commtrace.analyze.replay.build import work_graph
+from commtrace.analyze.replay.build import recorded_replay, work_graph
 from commtrace.analyze.replay.changes import Change, Changed, changed
 from commtrace.analyze.replay.graph import Replay, replayed
-from commtrace.analyze.replay.longest_path import recorded_replay
 from commtrace.analyze.replay.outcome import Outcome, StepTime, step_lengths, step_time
 from commtrace.analyze.replay.run_of import run_of
 from commtrace.analyze.run.cached_per_run import of_run

@@ -38,17 +38,17 @@ class Prices:
 
     of_calls: pd.DataFrame
 
-    def latency_shares(self) -> tuple[pd.Series, pd.Series]:
-        """Return which part of each call's transfer is latency, and the least that it can be.
-
-        The first is nan if it is unknown.
-        """
+    def latency_shares(self) -> pd.Series:
+        """Return which part of each call's transfer is latency; nan if it is unknown."""
         own = self.of_calls
-        size, time = own["payload_bytes"].clip(lower=0), own["transfer_ns"]
-        total = own["latency_ns"] + own["ns_per_byte"] * size
+        total = own["latency_ns"] + own["ns_per_byte"] * own["payload_bytes"].clip(lower=0)
+        return own["latency_ns"] / total.where(total > 0)
+
+    def least_latency_shares(self) -> pd.Series:
+        """Return the least that this part can be."""
+        size, time = self.of_calls["payload_bytes"].clip(lower=0), self.of_calls["transfer_ns"]
         moving = size * (NANOSECONDS_PER_SECOND / LEAST_BYTES_PER_S)
-        least = (1 - moving / time.where(time > 0)).clip(lower=0).fillna(0)
-        return own["latency_ns"] / total.where(total > 0), least
+        return (1 - moving / time.where(time > 0)).clip(lower=0).fillna(0)
 
 
 @cached_per_run

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.replay import edits, work
 from commtrace.analyze.replay.draft import Draft, distinct
-from commtrace.analyze.replay.prices import Prices
+from commtrace.analyze.replay.prices import Prices, prices_of
 from commtrace.analyze.replay.sequences import sequences
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import mesh_axes
@@ -49,19 +50,15 @@ class Change:
     rows: np.ndarray | None = None
 
 
-@dataclass(slots=True)
+@dataclass
 class Context:
     """A draft, and what the changes to it need.
 
     Attributes:
         run: The run.
         draft: The graph that is changed.
-        prices: Latencies and bandwidths of the run's transfers.
         latency_share: Place of the latency between its bounds, from 0 to 1, where it is unknown.
             With 0, nothing is assumed in favour of a change.
-        shares: Part of each call's transfer that is latency, as changes have left it; nan if
-            unknown.
-        least: The least that it can be.
         is_bound: True once that part was needed, or the uses of results that are not known.
         changed: Rows of table `comm` that each change has changed.
         num_unknown: Number of calls that a change left alone since the trace lacks what it needs.
@@ -70,14 +67,26 @@ class Context:
 
     run: Frames
     draft: Draft
-    prices: Prices
     latency_share: float
-    shares: pd.Series
-    least: pd.Series
     is_bound: bool = False
     changed: list[np.ndarray] = field(default_factory=list)
     num_unknown: int = 0
     samples: float = 1.0
+
+    @cached_property
+    def prices(self) -> Prices:
+        """Latencies and bandwidths of the run's transfers."""
+        return prices_of(self.run)
+
+    @cached_property
+    def shares(self) -> pd.Series:
+        """Part of each call's transfer that is latency, as changes have left it; nan if unknown."""
+        return self.prices.latency_shares()
+
+    @cached_property
+    def least(self) -> pd.Series:
+        """The least that it can be."""
+        return self.prices.least_latency_shares()
 
 
 def _rows_of(given: Context, change: Change) -> np.ndarray:

@@ -167,9 +167,7 @@ def imbalance(run: Run) -> list[tuple[list[Any], float, str]]:
         )
         first = calls[0]
         place = (group, first.module, first.phase, first.source_line, way)
-        most = max(*load, *arrived, *(sum(own) for own in sent))
-        even = sum(load) / len(load) / most if most else 1.0
-        of_place.setdefault(place, []).extend((call, even) for call in calls)
+        of_place.setdefault(place, []).extend(calls)
         cells = loads.setdefault(place, {})
         before = cells.setdefault(first.step, ([0] * len(load), [0] * len(of_experts)))
         cells[first.step] = (
@@ -191,7 +189,7 @@ def _findings(run: Run, loads: Any, of_place: Any) -> list[tuple[list[Any], floa
             hot.setdefault(key, set()).update(of_rank)
     found = []
     for (group, module, rank), own in places.items():
-        calls = [call for place in own for call, _ in of_place[place]]
+        calls = [call for place in own for call in of_place[place]]
         for _ in range(max(len(hot[group, module, rank]), 1)):
             found.append((calls, 0.0, module))
     return found
