@@ -34,13 +34,11 @@ from commtrace.analyze.replay.graph import WorkGraph
 from commtrace.analyze.replay.verbs import Change, Context
 from commtrace.analyze.run.frame import Frames
 from commtrace.errors import UsageError, unknown_name
-from commtrace.units import bytes_per_s_of_text
+from commtrace.units import bytes_per_s_of_text, ns_of_text
 
 FINDING = "finding"
 _FORM = re.compile(r"\s*(\w*)\s*(.*?)\s*(?:\bwhere\b\s*(.*))?", re.DOTALL | re.IGNORECASE)
 _FACTOR = re.compile(r"([*×x/])\s*(\d+(?:\.\d+)?(?:e-?\d+)?)")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)")
-_UNITS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _MOST_FACTOR = 1e6
 
 
@@ -99,8 +97,8 @@ def _value_of(text: str, verb: str, value: str) -> tuple[float, float]:
         factor = 1 / number if found[1] == "/" and number else number
         if 0 <= factor <= _MOST_FACTOR and (number or found[1] != "/"):
             return factor, nan
-    if DURATION in takes and (found := _DURATION.fullmatch(value)):
-        return nan, float(found[1]) * _UNITS[found[2]]
+    if DURATION in takes and (duration := ns_of_text(value)) is not None:
+        return nan, duration
     if SPEED in takes and (speed := bytes_per_s_of_text(value)):
         return nan, speed
     needs = " or ".join(takes) if takes else "no value"
