@@ -18,7 +18,7 @@ from commtrace.analyze.findings import savings as savings_module
 from commtrace.analyze.findings.finding import FAULT, MACHINE, PROGRAM, in_order
 from commtrace.analyze.findings.savings import Saving, text_of
 from commtrace.analyze.findings.table_rows import savings, time_text
-from commtrace.analyze.measures.steady_steps import is_steady
+from commtrace.analyze.measures.steady_steps import is_steady, left_out
 from commtrace.analyze.replay import basis
 from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.whatif.asked import asked, what_if
@@ -166,6 +166,30 @@ def test_changes_of_several_findings_are_one_text() -> None:
         "shrink *0.5 where finding=2; overlap where finding=1,3; even where finding=1,3; "
         "compute *2 where rank=0"
     )
+
+
+def test_a_stall_counts_though_its_step_is_left_out() -> None:
+    """Steps of four calls, each 1 µs after the last rank has worked for 10 µs; one is 1 ms late."""
+    calls, ends = [], [0]
+    for n in range(20):
+        late = [1_000_000 if (n, rank) == (14, 1) else 10 * ((n + rank) % 3) for rank in range(3)]
+        begins = [ends[-1] + 10_000 + own for own in late]
+        ends.append(max(begins) + 1_000)
+        calls += [
+            call(
+                rank=rank, id=n, seq=n, step=n // 4, at=at, until=ends[-1], call_ns=ends[-1] - at,
+                blocked_ns=ends[-1] - at, module="m",
+            )
+            for rank, at in enumerate(begins)
+        ]  # fmt: skip
+    steps = [step(rank, n, ends[4 * n], ends[4 * n + 4]) for rank in range(3) for n in range(5)]
+    frames = run_of(calls, num_ranks=3, steps=steps)
+    assert [*left_out(frames)] == [3]
+    (row,) = findings(frames).to_dict("records")
+    assert row["rule"] == "stall"
+    assert row["cost_ns"] == pytest.approx(1_000_000, abs=20)
+    assert row["share"] == row["cost_ns"] / ends[-1]
+    assert broken_laws(frames) == []
 
 
 def test_of_a_large_stored_run_the_mean_of_some_steps_counts_for_each(
