@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from commtrace.analyze import Frames
 
-LEAST_SHARE = 0.0005
-"""Smaller shares would be printed as 0.0%."""
-
 EXAMPLE = """
 Examples:
 
@@ -148,11 +145,10 @@ def _print(
 
 
 def _print_one(console: Console, frames: Frames, row: Mapping[Any, Any]) -> None:
-    from commtrace.analyze.findings.table_rows import savings
+    from commtrace.analyze.findings.table_rows import savings, share_text
 
     of_time = "of the steps" if len(frames.steps) else "of the run"
-    share = f"{row['share']:.1%} {of_time}" if row["share"] >= LEAST_SHARE else ""
-    saved = savings(row, max(frames.num_ranks, 1), share)
+    saved = savings(row, max(frames.num_ranks, 1), share_text(row, of_time))
     saves = f"  could save {saved}" if saved else ""
     console.print()
     console.print(Text.assemble((row["rule"], "bold yellow"), saves))

@@ -16,7 +16,7 @@ from commtrace.analyze.consistency import GOOD, PROPERTIES, compared, result_of
 from commtrace.analyze.consistency.problem import blame_text
 from commtrace.analyze.divergence import first_verdict
 from commtrace.analyze.findings import by_missing_data, unanswered
-from commtrace.analyze.findings.table_rows import savings
+from commtrace.analyze.findings.table_rows import savings, share_text
 from commtrace.report.answers import MAX_CARDS, Answers
 from commtrace.units import counted, counted_mean
 
@@ -120,7 +120,7 @@ def _finding(row: Mapping[Any, Any], of_what: str, num_ranks: int) -> Card:
         title=row["title"],
         advice=row["advice"],
         saves=savings(row, num_ranks),
-        share=f"{row['share']:.1%} {of_what}" if row["share"] >= 0.0005 else "",
+        share=share_text(row, of_what),
         facts=tuple(filter(None, (*places, axis, calls, replayed))),
         evidence=row["evidence"],
     )

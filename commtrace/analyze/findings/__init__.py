@@ -8,7 +8,7 @@ run. Findings muted by the settings are omitted and counted (`muted`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -140,7 +140,7 @@ def reported(frames: Frames) -> list[Reported]:
     places = in_order(pd.DataFrame([each.row for each in every], columns=_NAMES)).index
     ordered = [every[place] for place in places]
     for number, each in enumerate(ordered, start=1):
-        each.row["change"] = text_of({each.cure: [number]}) if each.cure else ""
+        each.row["change"] = _replayed(each.saving, {each.cure or "": [number]})
     return ordered
 
 
@@ -168,7 +168,12 @@ def _united(frames: Frames, every: Sequence[Reported], numbers: Sequence[int]) -
             cures.setdefault(each.cure, []).append(number)
     saving = saving_of(frames, found, own[0].rule)
     row = united([each.row for each in own])
-    return row | saving_columns(frames, saving) | {"change": text_of(cures)}
+    return row | saving_columns(frames, saving) | {"change": _replayed(saving, cures)}
+
+
+def _replayed(saving: Saving, cures: Mapping[str, Sequence[int]]) -> str:
+    """Return the changes of a saving, by the numbers of findings; empty without a replay."""
+    return text_of(cures) if saving.outcome is not None else ""
 
 
 _NAMES = [column.name for column in COLUMNS]

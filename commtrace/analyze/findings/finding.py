@@ -54,8 +54,7 @@ COLUMNS = (
         "change",
         str,
         "",
-        "the change that was replayed, as `commtrace whatif RUN` takes it; empty if a replay can "
-        "make none",
+        "the change that was replayed, as `commtrace whatif RUN` takes it; empty if none was",
     ),
     Column(
         "cost_ns",

@@ -8,7 +8,7 @@ from typing import Any
 
 from commtrace.analyze.findings.finding import FAULT, Finding, Rule
 from commtrace.analyze.findings.savings import Saving
-from commtrace.analyze.replay.words import between_text
+from commtrace.analyze.replay.words import between_text, percent
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.program_folder import relative
 from commtrace.units import known_note, text_of_bytes
@@ -69,6 +69,18 @@ def savings(row: Mapping[Any, Any], num_ranks: int, share: str = "") -> str:
     if not unknown:
         return known
     return f"{known} ({unknown} not known)" if known else f"an unknown amount of {unknown}"
+
+
+_LEAST_SHARE = 0.0005
+"""Smaller shares would be shown as 0.0%."""
+
+
+def share_text(row: Mapping[Any, Any], of_what: str) -> str:
+    """Return the saved share of the time: `2.0% of the steps`, `2.0% to 9.0% of the steps`."""
+    if not row["share"] >= _LEAST_SHARE:
+        return ""
+    shares = (row["share"], row["share"] * row["most_ns"] / row["cost_ns"])
+    return f"{' to '.join(dict.fromkeys(map(percent, shares)))} {of_what}"
 
 
 def time_text(row: Mapping[Any, Any]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from commtrace.analyze import load
-from commtrace.analyze.findings import findings
+from commtrace.analyze.findings import findings, reported
 from commtrace.analyze.findings.finding import Finding
 from commtrace.analyze.findings.pipelines import pipeline_bubbles
 from tests.commtrace.analyze.findings.savings_law import broken_laws
@@ -67,14 +67,16 @@ def test_a_late_micro_batch_and_late_sends_of_unknown_data_save_an_unknown_time(
     late = Act(1, 3, FORWARD)
     programs = {
         "": Program(one_f_one_b(4, 16), lambda act: equal(act) + 150 * MS * (act == late)),
-        "earlier where finding=1": Program(
+        "earlier": Program(
             one_f_one_b(4, 16),
             send_late=lambda act: 12 * MS if (act.stage, act.kind) == (1, FORWARD) else 0,
         ),
     }
-    for change, program in programs.items():
-        (row,) = findings(run_of_program(program, 4)).to_dict("records")
-        assert (row["change"], math.isnan(row["cost_ns"])) == (change, True)
+    for cure, program in programs.items():
+        frames = run_of_program(program, 4)
+        (row,) = findings(frames).to_dict("records")
+        assert (row["change"], math.isnan(row["cost_ns"])) == ("", True)
+        assert [each.cure for each in reported(frames)] == [cure]
 
 
 def test_a_stage_of_one_layer_has_no_split_that_could_be_computed(

@@ -17,7 +17,7 @@ from commtrace.analyze.findings import findings, reported
 from commtrace.analyze.findings import savings as savings_module
 from commtrace.analyze.findings.finding import FAULT, MACHINE, PROGRAM, in_order
 from commtrace.analyze.findings.savings import Saving, text_of
-from commtrace.analyze.findings.table_rows import savings, time_text
+from commtrace.analyze.findings.table_rows import savings, share_text, time_text
 from commtrace.analyze.measures.steady_steps import is_steady, left_out
 from commtrace.analyze.replay import basis
 from commtrace.analyze.replay.basis import basis_of
@@ -246,3 +246,20 @@ def test_a_saving_has_the_digits_that_its_error_bears_and_a_bound_is_one(
 ) -> None:
     row = {"cost_ns": least * MS, "most_ns": most * MS, "error_ns": error * MS}
     assert time_text(row) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "most", "text"),
+    [
+        (0.251, 20.0, "25% of it"),
+        (0.0251, 20.0, "2.5% of it"),
+        (0.0251, 40.0, "2.5% to 5.0% of it"),
+        (0.0001, 20.0, ""),
+        (0.0, 20.0, ""),
+        (math.nan, math.nan, ""),
+    ],
+)
+def test_a_share_has_no_more_digits_and_both_ends_of_a_range(
+    share: float, most: float, text: str
+) -> None:
+    assert share_text({"share": share, "cost_ns": 20.0, "most_ns": most}, "of it") == text
