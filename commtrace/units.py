@@ -64,6 +64,20 @@ def bytes_per_s_of_text(text: str) -> float | None:
     return float(per_s / 8 if match[4] else per_s)
 
 
+_NS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9}
+_DURATION = re.compile(rf"(\d{{1,18}}\.?\d{{0,18}}|\.\d{{1,18}})\s*({'|'.join(_NS)})")
+
+
+def ns_of_text(text: str) -> float | None:
+    """Parse a duration with its unit into nanoseconds; None if the text is not a duration.
+
+    >>> ns_of_text("1.5ms"), ns_of_text("5 us"), ns_of_text("5")
+    (1500000.0, 5000.0, None)
+    """
+    found = _DURATION.fullmatch(text)
+    return float(found[1]) * _NS[found[2]] if found else None
+
+
 def text_of_duration(duration_ns: float) -> str:
     """Format a duration: `2.5 ms`.
 

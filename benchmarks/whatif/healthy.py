@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commtrace.analyze import load
-from commtrace.analyze.replay.whatif import LIMIT, best_changes
+from commtrace.analyze.replay.words import LIMIT
+from commtrace.analyze.whatif.table import best_changes
 from dtensor_core.testing import run_processes
 from tests.commtrace.analyze.findings.test_healthy_programs import (
     fully_sharded,

@@ -13,7 +13,8 @@ from benchmarks.whatif.claims import Claim
 from benchmarks.whatif.recorded import AFTER, BEFORE, path_of
 from commtrace.analyze import Frames, load
 from commtrace.analyze.measures.steady_steps import is_steady
-from commtrace.analyze.replay.whatif import Prediction, what_if
+from commtrace.analyze.replay.prediction import Prediction
+from commtrace.analyze.whatif.asked import what_if
 
 MOST_ERROR = 0.05
 """Bar: part of the measured step time by which a prediction may be wrong."""

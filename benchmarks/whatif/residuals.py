@@ -24,7 +24,7 @@ from commtrace.analyze.replay.graph import (
     replayed,
 )
 from commtrace.analyze.replay.longest_path import longest_path
-from commtrace.analyze.replay.whatif import what_if
+from commtrace.analyze.whatif.asked import what_if
 
 CAUSES = {
     HOST: "host work", ISSUE: "issuing", TRANSFER: "transfers", QUEUE: "transfers",

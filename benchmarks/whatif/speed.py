@@ -20,7 +20,7 @@ from commtrace.analyze import load
 from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.replay.changes import changed, parsed
 from commtrace.analyze.replay.graph import replayed
-from commtrace.analyze.replay.outcome import step_time
+from commtrace.analyze.replay.outcome import step_lengths, step_time
 from commtrace.analyze.replay.prices import prices_of
 from commtrace.tracefile import write_trace
 from commtrace.units import text_of_bytes
@@ -97,7 +97,8 @@ def figures_of(path: Path) -> list[Figure]:
 
 
 def _changed(run: Any, graph: Any, text: str) -> float:
-    return step_time(run, replayed(changed(run, graph, [parsed(text)]).graph)).step_ns
+    replay = replayed(changed(run, graph, [parsed(text)]).graph)
+    return step_time(run, step_lengths(run, replay)).step_ns
 
 
 if __name__ == "__main__":

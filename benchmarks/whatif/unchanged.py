@@ -16,7 +16,7 @@ from benchmarks.whatif.predicted import measured_ns
 from commtrace.analyze import Frames, load
 from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.replay.graph import replayed
-from commtrace.analyze.replay.outcome import step_time
+from commtrace.analyze.replay.outcome import step_lengths, step_time
 from commtrace.analyze.replay.run_of import run_of
 
 MOST_STEP_ERROR = 0.01
@@ -92,7 +92,7 @@ def replays(folder: Path) -> Iterator[Unchanged]:
 def errors_of(name: str, run: Frames) -> Unchanged:
     """Return the errors of the replay of a run."""
     replay = replayed(work_graph(run))
-    step = step_time(run, replay)
+    step = step_time(run, step_lengths(run, replay))
     if step.num_steps:
         recorded = measured_ns(run)
     else:

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from commtrace.analyze import Frames
 
-LEAST_SHARE = 0.0005
-"""Smaller shares would be printed as 0.0%."""
-
 EXAMPLE = """
 Examples:
 
@@ -57,11 +54,13 @@ def findings(
     workers: processes.AnalysisWorkers = None,
     dask: processes.Dask = None,
 ) -> None:
-    """Print possible improvements of a run, with estimated savings and advice.
+    """Print possible improvements of a run, with their savings and advice.
 
-    Savings are estimates per rank, as the mean over ranks. Findings that repeat at the same line
-    are reported once; `--json` and `--csv` have each. Rules that could not be evaluated, because
-    the trace lacks data, are listed at the end, and under `unanswered` of `--json`.
+    The run is replayed with the change that each finding names. Its saving is the time by which all
+    steps become shorter, as the mean over ranks. Findings that repeat at the same line are reported
+    once, and replayed together; `--json` and `--csv` have each. Rules that could not be
+    evaluated, because the trace lacks data, are listed at the end, and under `unanswered` of
+    `--json`.
     """
     chosen = selection_of(steps=steps)
     frames = part_of(load_run(trace, workers, dask), chosen)
@@ -83,7 +82,7 @@ def findings(
         ]
         write_json(frames.run, {analysis: table}, unanswered=lacking, muted=left_out)
     elif not is_silent(frames, trace):
-        _print(frames, grouped(table), rows, by_missing_data(lacking))
+        _print(frames, grouped(frames), rows, by_missing_data(lacking))
         _print_muted(muted(frames), frames.settings.path)
         finish([], then=["commtrace", *_following(table, trace)])
     for name in sorted(set(guarded) & lacking.keys()):
@@ -146,17 +145,17 @@ def _print(
 
 
 def _print_one(console: Console, frames: Frames, row: Mapping[Any, Any]) -> None:
-    from commtrace.analyze.findings.finding import savings
+    from commtrace.analyze.findings.table_rows import savings, share_text
 
     of_time = "of the steps" if len(frames.steps) else "of the run"
-    share = f"{row['share']:.1%} {of_time}" if row["share"] >= LEAST_SHARE else ""
-    saved = savings(row, max(frames.num_ranks, 1), share)
+    saved = savings(row, max(frames.num_ranks, 1), share_text(row, of_time))
     saves = f"  could save {saved}" if saved else ""
     console.print()
     console.print(Text.assemble((row["rule"], "bold yellow"), saves))
     for text, style in (
         (row["title"], ""),
         (row["advice"], "green"),
+        (f"replayed: {row['change']}" if row["change"] else "", "dim"),
         (f"at {row['source']}" if row["source"] else "", "dim"),
     ):
         if text:

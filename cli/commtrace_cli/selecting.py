@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 from commtrace.errors import UsageError
 from commtrace.selection import Selection
 from commtrace.settings import EVERY_LINK, speeds_of_links
+from commtrace.units import ns_of_text
 
 if TYPE_CHECKING:
     from commtrace.analyze import Frames
 
-UNITS_NS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9}
 # The sum with the start of a run is a 64-bit integer.
 FOREVER_NS = 1 << 62
-
-_TIME = re.compile(rf"(\d{{1,18}}\.?\d{{0,18}}|\.\d{{1,18}})\s*({'|'.join(UNITS_NS)})")
 
 
 def window_of(text: str | None) -> tuple[int, int] | None:
@@ -92,8 +90,8 @@ def ranks_of(text: str | None, option: str = "--ranks") -> list[int] | None:
 
 
 def _nanoseconds(text: str) -> int | None:
-    found = _TIME.fullmatch(text)
-    return min(round(float(found[1]) * UNITS_NS[found[2]]), FOREVER_NS) if found else None
+    found = ns_of_text(text)
+    return None if found is None else min(round(found), FOREVER_NS)
 
 
 def link_of(texts: list[str] | None) -> dict[str, str] | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from commtrace.analyze import Frames
-    from commtrace.analyze.replay.whatif import Prediction
+    from commtrace.analyze.replay.prediction import Prediction
 
 EXAMPLE = """
 Examples:
@@ -94,7 +94,7 @@ def _answer(
     frames: Frames, changes: list[str], output: Path | None, *, as_json: bool, as_csv: bool
 ) -> None:
     from commtrace.analyze.replay.effects import effects
-    from commtrace.analyze.replay.whatif import what_if
+    from commtrace.analyze.whatif.asked import what_if
 
     answer = what_if(frames, changes)
     if as_csv:
@@ -129,8 +129,8 @@ def _facts(answer: Prediction) -> dict[str, Any]:
 def _print_best(
     console: Console, frames: Frames, rows: Sequence[Mapping[Any, Any]], most: int
 ) -> None:
-    from commtrace.analyze.replay.whatif import bound_by, step_text
     from commtrace.analyze.replay.words import change_text, saves_text, why_not_replayed
+    from commtrace.analyze.whatif.table import bound_by, step_text
 
     if reason := why_not_replayed(frames):
         console.print(Text(f"note: {reason}", style="yellow"))

@@ -15,11 +15,13 @@ overlap      communication behind other work
 devices      work of devices and their streams
 experts      mixtures of experts
 pipelines    why pipeline stages are idle
+replay       a run as a graph of work, replayed with changes
 values       fingerprints of tensors
 gradients    how gradients were reduced
 consistency  calls at which ranks disagree
 divergence   where ranks parted before a fault
 findings     avoidable communication, one rule per file
+whatif       the changes that pay
 story        what is known of one call
 comparisons  several runs, compared with each other
 """

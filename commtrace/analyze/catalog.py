@@ -19,7 +19,6 @@ from commtrace.analyze.pipelines.stages import STAGES
 from commtrace.analyze.replay.critical_path import CRITICAL_PATH
 from commtrace.analyze.replay.critical_share import CRITICAL_SHARE
 from commtrace.analyze.replay.slack import SLACK
-from commtrace.analyze.replay.whatif import WHATIF
 from commtrace.analyze.run.analysis import Analysis
 from commtrace.analyze.traffic.bandwidth import BANDWIDTH
 from commtrace.analyze.traffic.by_module import BY_MODULE
@@ -37,6 +36,7 @@ from commtrace.analyze.waits.skew import SKEW
 from commtrace.analyze.waits.start_skew import START_SKEW
 from commtrace.analyze.waits.stragglers import STRAGGLERS
 from commtrace.analyze.waits.wait_states import WAIT_STATES
+from commtrace.analyze.whatif.table import WHATIF
 
 CATALOG: dict[str, Analysis] = {
     analysis.name: analysis

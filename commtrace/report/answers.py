@@ -59,7 +59,7 @@ class Answers:
     @cached_property
     def findings(self) -> pd.DataFrame:
         """The findings, with similar findings combined."""
-        return grouped(self["findings"])
+        return grouped(self.frames)
 
     @cached_property
     def evidence(self) -> list[str]:

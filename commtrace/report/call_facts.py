@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze import Frames
-from commtrace.analyze.findings import reported
+from commtrace.analyze.findings import detected
 from commtrace.analyze.measures.census import census
 from commtrace.analyze.story.story import NO_END, NO_PEERS, NO_SOURCE, NO_WAIT
 from commtrace.analyze.story.why import RecordedReason, what_is_unknown, words_of
@@ -72,7 +72,7 @@ def _findings(answers: Answers) -> list[dict[str, Any]]:
     return [
         {"rule": rule.name, "title": finding.title, "advice": finding.advice}
         | {"card": cards.get((rule.name, finding.advice, table[key]), -1)}
-        for rule, finding, _ in reported(answers.frames)[:MAX_FINDINGS]
+        for rule, finding in detected(answers.frames)[:MAX_FINDINGS]
         for key in [(rule.name, finding.title, finding.advice)]
     ]
 
@@ -95,10 +95,10 @@ def _sources(frames: Frames) -> list[dict[str, Any]]:
 def findings_of_calls(frames: Frames) -> tuple[np.ndarray, list[list[int]]]:
     """Return the number of each call's set of findings, and these sets.
 
-    A set is a list of positions among the first `MAX_FINDINGS` of `reported`.
+    A set is a list of positions among the first `MAX_FINDINGS` of `detected`.
     """
-    found = reported(frames.whole)[:MAX_FINDINGS]
-    counted = [each.rows.places_in(frames.comm.index) for _, each, _ in found]
+    found = detected(frames.whole)[:MAX_FINDINGS]
+    counted = [each.rows.places_in(frames.comm.index) for _, each in found]
     # A set is identified by the XOR of its random marks, which needs no list for each call.
     marks = np.random.default_rng(0).integers(1, 1 << 62, size=len(counted))
     sums = np.zeros(len(frames.comm), dtype="int64")

@@ -16,7 +16,7 @@ from commtrace.analyze.consistency import GOOD, PROPERTIES, compared, result_of
 from commtrace.analyze.consistency.problem import blame_text
 from commtrace.analyze.divergence import first_verdict
 from commtrace.analyze.findings import by_missing_data, unanswered
-from commtrace.analyze.findings.finding import savings
+from commtrace.analyze.findings.table_rows import savings, share_text
 from commtrace.report.answers import MAX_CARDS, Answers
 from commtrace.units import counted, counted_mean
 
@@ -28,7 +28,7 @@ class Card:
     Attributes:
         saves: Time and bytes that could be saved, as text.
         share: Share of the run's time, as text.
-        facts: Short texts on place and extent.
+        facts: Short texts on place and extent, and on the change that was replayed.
         evidence: Calls as `rank:id`, separated by commas.
         is_fault: It is a fault of the program.
     """
@@ -114,13 +114,14 @@ def _finding(row: Mapping[Any, Any], of_what: str, num_ranks: int) -> Card:
     places = (row["module"], row["op"], row["kind"], row["source"])
     axis = f"axis {row['mesh_axis']}" if row["mesh_axis"] else ""
     calls = counted_mean(row["num_calls"], num_ranks, "call", " per rank")
+    replayed = f"replayed: {row['change']}" if row["change"] else ""
     return Card(
         name=row["rule"].replace("_", " "),
         title=row["title"],
         advice=row["advice"],
         saves=savings(row, num_ranks),
-        share=f"{row['share']:.1%} {of_what}" if row["share"] >= 0.0005 else "",
-        facts=tuple(filter(None, (*places, axis, calls))),
+        share=share_text(row, of_what),
+        facts=tuple(filter(None, (*places, axis, calls, replayed))),
         evidence=row["evidence"],
     )
 

@@ -11,7 +11,6 @@ from typing import Any
 from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.replay.lines import folded
-from commtrace.analyze.replay.whatif import bound_by, step_text
 from commtrace.analyze.replay.words import (
     LIMIT,
     RANGE,
@@ -21,6 +20,7 @@ from commtrace.analyze.replay.words import (
     unit_of,
 )
 from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.whatif.table import bound_by, step_text
 from commtrace.report.answers import MAX_CARDS, Answers
 from commtrace.report.replayed_part import replayed_part
 from commtrace.report.tiles import NOT_KNOWN, Tile

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from commtrace.analyze.excerpts.time_window import of_steps
-from commtrace.analyze.measures.steady_steps import is_steady
+from commtrace.analyze.replay.basis import calls_of_a_step, middle_steps
 from commtrace.analyze.replay.words import why_not_replayed
 from commtrace.analyze.run.cached_per_run import of_run
 from commtrace.analyze.run.frame import Frames
@@ -41,20 +39,12 @@ def replayed_part(run: Frames) -> ReplayedPart:
     if run.num_calls <= MOST_CALLS:
         lacking = why_not_replayed(run)
         return ReplayedPart(None if lacking else run, lacking=lacking)
-    steps = run.timed_steps["step"]
-    steady = np.unique(steps[is_steady(run, steps)].to_numpy())
-    each = run.num_calls // max(steps.nunique(), 1)
-    if not len(steady) or each > MOST_CALLS_OF_A_STEP:
-        what = f"{each:,} calls in a step" if len(steady) else f"{run.num_calls:,} calls, no steps"
+    each, chosen = calls_of_a_step(run), middle_steps(run, MOST_CALLS)
+    if chosen is None or each > MOST_CALLS_OF_A_STEP:
+        what = f"{each:,} calls in a step" if chosen else f"{run.num_calls:,} calls, no steps"
         return ReplayedPart(
             None, lacking=f"Too much to replay for a page: {what}. Use commtrace whatif --window."
         )
-    # The middle of the longest sequence of steady steps.
-    longest = max(np.split(steady, np.flatnonzero(np.diff(steady) != 1) + 1), key=len)
-    num = max(MOST_CALLS // max(each, 1), 1)
-    first = max((len(longest) - num) // 2, 0)
-    chosen = longest[first : first + num]
-    part = of_steps(run, int(chosen[0]), int(chosen[-1]))
+    part = of_steps(run, *chosen)
     lacking = why_not_replayed(part)
-    ends = int(chosen[0]), int(chosen[-1])
-    return ReplayedPart(None if lacking else part, ends, lacking)
+    return ReplayedPart(None if lacking else part, chosen, lacking)

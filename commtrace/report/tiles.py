@@ -14,6 +14,7 @@ import pandas as pd
 from commtrace.analyze.consistency import BAD, GOOD
 from commtrace.analyze.devices.gpu_time import SUMS, shares
 from commtrace.analyze.findings import RULES, unanswered
+from commtrace.analyze.findings.table_rows import time_text
 from commtrace.analyze.measures.census import WAIT, census
 from commtrace.analyze.measures.measures import recorded_ns
 from commtrace.analyze.measures.steady_steps import is_steady, left_out_text
@@ -200,8 +201,9 @@ def _findings(frames: Frames, findings: pd.DataFrame) -> Tile:
         return Tile(title, NOT_KNOWN, "all rules lack data", target="findings")
     if findings.empty:
         return Tile(title, "0", f"no rule applies{lacking}", target="findings")
-    most = findings["cost_ns"].max()
-    note = f"the first may save {text_of_duration(most)} per rank" if most > 0 else "see below"
+    saves = findings[findings["most_ns"] > 0].sort_values("cost_ns", ascending=False).head(1)
+    notes = [f"{row['change']}: saves {time_text(row)}" for row in saves.to_dict("records")]
+    note = next(iter(notes), "see below")
     return Tile(title, str(len(findings)), note, target="findings", mood=BAD)
 
 

@@ -9,14 +9,14 @@ import pandas as pd
 
 from commtrace.analyze import CATALOG, Frames
 from commtrace.analyze.findings import by_missing_data, evaluated_note, grouped, unanswered
-from commtrace.analyze.findings.finding import savings
+from commtrace.analyze.findings.table_rows import savings
 from commtrace.escaping import visible
 from commtrace.units import counted
 from commtrace.views.html import html
 from commtrace.views.table import Table
 
 _UNANSWERED, _NUM_RANKS = "commtrace_unanswered", "commtrace_num_ranks"
-_EVALUATED = "commtrace_evaluated"
+_EVALUATED, _GROUPED = "commtrace_evaluated", "commtrace_grouped"
 
 _TEMPLATE = """
 <div><b>{{ heading }}</b></div>
@@ -25,6 +25,9 @@ _TEMPLATE = """
 {% if finding.cost %}<span class="cost">{{ finding.cost }}</span>{% endif %}
 <div>{{ finding.title }}</div>
 <div>{{ finding.advice }}</div>
+{% if finding.change %}
+<div class="note">replayed: <code>{{ finding.change }}</code></div>
+{% endif %}
 <div class="note">{{ finding.rule }}{% if finding.source %} at {{ finding.source }}{% endif %}
 {% if finding.evidence %}; first call <code>{{ finding.evidence.partition(",")[0] }}</code>
 {% endif %}</div>
@@ -46,6 +49,7 @@ class Findings(Table):
         found.attrs[_UNANSWERED] = unanswered(frames)
         found.attrs[_NUM_RANKS] = max(frames.num_ranks, 1)
         found.attrs[_EVALUATED] = evaluated_note(frames)
+        found.attrs[_GROUPED] = grouped(frames).to_dict("records")
         return found
 
     def _repr_html_(self) -> str:
@@ -60,7 +64,9 @@ class Findings(Table):
         lines = [self._heading()]
         for row in self._rows():
             lines += [f"{row['rule']}  {self._cost(row)}".rstrip(), f"  {row['title']}"]
-            lines += [f"  {row['advice']}", f"  at {row['source']}"][: 1 + bool(row["source"])]
+            lines.append(f"  {row['advice']}")
+            lines += [f"  replayed: {row['change']}"] if row["change"] else []
+            lines += [f"  at {row['source']}"] if row["source"] else []
         return "\n".join(map(visible, lines + self._unevaluated_rules()))
 
     def _unevaluated_rules(self) -> list[str]:
@@ -72,7 +78,7 @@ class Findings(Table):
 
     def _rows(self) -> list[dict[Any, Any]]:
         """Return the findings, with similar findings combined."""
-        return grouped(pd.DataFrame(self)).to_dict("records")
+        return self.attrs[_GROUPED]
 
     def _heading(self) -> str:
         return counted(len(self._rows()), "finding")

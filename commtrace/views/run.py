@@ -41,7 +41,7 @@ class ReplayedViews(Views):
             UsageError: There is no such change, it names nothing in the run or contradicts another,
                 or the trace lacks times.
         """
-        from commtrace.analyze.replay.whatif import what_if
+        from commtrace.analyze.whatif.asked import what_if
         from commtrace.views.whatif import WhatIf
 
         if not changes:

@@ -13,7 +13,7 @@ from commtrace.analyze.replay.lines import (
     step_line,
     verdict_line,
 )
-from commtrace.analyze.replay.whatif import Prediction
+from commtrace.analyze.replay.prediction import Prediction
 from commtrace.analyze.run.frame import Frames
 from commtrace.escaping import visible
 from commtrace.views.html import html
@@ -56,7 +56,7 @@ class WhatIf(Generic[R]):
     @property
     def changes(self) -> tuple[str, ...]:
         """The changes."""
-        return tuple([change.text for change in self._answer.changes])
+        return tuple(dict.fromkeys([change.text for change in self._answer.changes]))
 
     @property
     def step_ns(self) -> float:

@@ -90,8 +90,14 @@ def window_of_steps(frames: Frames, first: int, last: int) -> tuple[int, int]:
     return int(chosen["start_ns"].min()) - start, int(chosen["end_ns"].max()) - start
 
 
-def of_steps(frames: Frames, first: int, last: int) -> Frames:
+def of_steps(frames: Frames, first: int, last: int, rows: pd.Index | None = None) -> Frames:
     """Return the part of the run in the steps from `first` to `last`, both included.
+
+    Args:
+        frames: The run.
+        first: First step.
+        last: Last step.
+        rows: Labels of its calls, if `rows_of_steps` has returned them already.
 
     Raises:
         UsageError: None of these steps was marked, or they have more than can be read at once of a
@@ -100,9 +106,15 @@ def of_steps(frames: Frames, first: int, last: int) -> Frames:
     begins, ends = (edge + frames.start_ns for edge in window_of_steps(frames, first, last))
     steps = frames.steps[frames.steps["step"].between(first, last)]
     steps_text = f"step {first}" if first == last else f"steps {first} to {last}"
-    choose = completed if any(frames.by_ranks(_any_by_clock)) else selected
-    part = _part(frames, choose(frames, runs_in, first, last), begins, ends, steps_text)
+    rows = rows_of_steps(frames, first, last) if rows is None else rows
+    part = _part(frames, rows, begins, ends, steps_text)
     return replace(part, steps=steps.reset_index(drop=True))
+
+
+def rows_of_steps(frames: Frames, first: int, last: int) -> pd.Index:
+    """Return the labels of the calls of the part that `of_steps` returns, in its order."""
+    choose = completed if any(frames.by_ranks(_any_by_clock)) else selected
+    return choose(frames, runs_in, first, last)
 
 
 def _any_by_clock(part: Frames) -> bool:

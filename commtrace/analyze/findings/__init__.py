@@ -1,15 +1,15 @@
 """Findings: the rules for avoidable communication, and their results as a table.
 
-Costs are estimated savings per rank, as the mean over ranks, and capped by the time for which their
-calls blocked ranks (`findings.savings`). Rules that lack data in a trace are
-listed in `unanswered`, so that an empty result is not mistaken for a clean run. Findings muted by
-the settings are omitted and counted (`muted`).
+Savings are those of replays with the changes that cure findings (`findings.savings`). Rules that
+lack data in a trace are listed in `unanswered`, so that an empty result is not mistaken for a clean
+run. Findings muted by the settings are omitted and counted (`muted`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -22,13 +22,11 @@ from commtrace.analyze.findings.each_step import (
 )
 from commtrace.analyze.findings.finding import (
     COLUMNS,
-    MACHINE,
     Finding,
     Rule,
     in_order,
-    table_row,
 )
-from commtrace.analyze.findings.grouping import by_missing_data, grouped
+from commtrace.analyze.findings.grouping import by_missing_data, likeness, united
 from commtrace.analyze.findings.hang import HANG
 from commtrace.analyze.findings.imbalance import IMBALANCE
 from commtrace.analyze.findings.late_in_turn import LOAD_IMBALANCE
@@ -41,10 +39,11 @@ from commtrace.analyze.findings.repeated import (
     PING_PONG,
     REPEATED_ALL_GATHER,
 )
-from commtrace.analyze.findings.savings import capped
+from commtrace.analyze.findings.savings import Saving, cure_of, saving_of, text_of
 from commtrace.analyze.findings.sends import SERIAL_SENDS
 from commtrace.analyze.findings.shared_cores import SHARED_CORES
 from commtrace.analyze.findings.stragglers import STALL, STRAGGLER
+from commtrace.analyze.findings.table_rows import saving_columns, table_row
 from commtrace.analyze.findings.traffic import (
     FLOAT32_MESSAGES,
     OUTSIDE,
@@ -63,8 +62,10 @@ from commtrace.settings import unknown_rules
 __all__ = [
     "FINDINGS",
     "RULES",
+    "Reported",
     "Rule",
     "by_missing_data",
+    "detected",
     "evaluated_note",
     "findings",
     "grouped",
@@ -100,53 +101,120 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Reported:
+    """A finding that is not muted.
+
+    Attributes:
+        rule: The rule that found it.
+        finding: The finding.
+        cure: The changes that cure it; "" if a replay can make none, None if none saves.
+        saving: Their saving.
+        row: Its row in the table.
+    """
+
+    rule: Rule
+    finding: Finding
+    cure: str | None
+    saving: Saving
+    row: dict[str, Any]
+
+
 def findings(frames: Frames) -> pd.DataFrame:
-    """Return a row per finding: faults first, findings about the machine last, by cost in time."""
-    rows = [row for _, _, row in reported(frames)]
-    table = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
-    return typed(in_order(table), COLUMNS)
+    """Return a row per finding: faults first, findings about the machine last, by saved time."""
+    return _table([each.row for each in reported(frames)])
 
 
 @cached_per_run
-def _evaluated(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any], str]]:
-    """Return all findings this trace can answer: rule, finding, row, and the reason if muted."""
+def reported(frames: Frames) -> list[Reported]:
+    """Return each finding that is not muted, in the order of the table.
+
+    `finding=3` is the third of them.
+    """
+    every = []
+    for rule, finding in detected(frames):
+        cure = cure_of(rule, finding)
+        saving = saving_of(frames, {cure: [finding]}, rule)
+        row = table_row(frames, rule, finding) | saving_columns(frames, saving)
+        every.append(Reported(rule, finding, cure, saving, row))
+    places = in_order(pd.DataFrame([each.row for each in every], columns=_NAMES)).index
+    ordered = [every[place] for place in places]
+    for number, each in enumerate(ordered, start=1):
+        each.row["change"] = _replayed(each.saving, {each.cure or "": [number]})
+    return ordered
+
+
+@cached_per_run
+def grouped(frames: Frames) -> pd.DataFrame:
+    """Return the table with a row for similar findings, whose changes are replayed together."""
+    every = reported(frames)
+    numbers: dict[Any, list[int]] = {}
+    for number, each in enumerate(every, start=1):
+        numbers.setdefault(likeness(each.row), []).append(number)
+    rows = [_united(frames, every, own) for own in numbers.values()]
+    return _table(in_order(_table(rows)).to_dict("records"))
+
+
+def _united(frames: Frames, every: Sequence[Reported], numbers: Sequence[int]) -> dict[str, Any]:
+    """Return the row of findings that are alike, by their numbers."""
+    own = [every[number - 1] for number in numbers]
+    if len(own) == 1:
+        return own[0].row
+    found: dict[str | None, list[Finding]] = {}
+    cures: dict[str, list[int]] = {}
+    for number, each in zip(numbers, own, strict=True):
+        found.setdefault(each.cure, []).append(each.finding)
+        if each.cure:
+            cures.setdefault(each.cure, []).append(number)
+    saving = saving_of(frames, found, own[0].rule)
+    row = united([each.row for each in own])
+    return row | saving_columns(frames, saving) | {"change": _replayed(saving, cures)}
+
+
+def _replayed(saving: Saving, cures: Mapping[str, Sequence[int]]) -> str:
+    """Return the changes of a saving, by the numbers of findings; empty without a replay."""
+    return text_of(cures) if saving.outcome is not None else ""
+
+
+_NAMES = [column.name for column in COLUMNS]
+
+
+def _table(rows: Sequence[dict[Any, Any]]) -> pd.DataFrame:
+    return typed(pd.DataFrame(rows, columns=_NAMES), COLUMNS)
+
+
+def detected(frames: Frames) -> list[tuple[Rule, Finding]]:
+    """Return each finding that is not muted with its rule, in the order of rules."""
+    return [(rule, finding) for rule, finding, reason in _evaluated(frames) if not reason]
+
+
+@cached_per_run
+def _evaluated(frames: Frames) -> list[tuple[Rule, Finding, str]]:
+    """Return all findings this trace can answer: rule, finding, and the reason if muted."""
     if error := unknown_rules(frames.settings, [rule.name for rule in RULES]):
         raise error
     if not frames.num_calls:
         return []
     lacking = unanswered(frames)
-    rules = [rule for rule in RULES if rule.name not in lacking]
     every = [
         (rule, replace(each, title=relative(frames, each.title)))
-        for rule in rules
+        for rule in RULES
+        if rule.name not in lacking
         for each in rule.find(frames)
     ]
-    reasons = [_muted_because(frames, rule, each) for rule, each in every]
-    counted = [pair for pair, reason in zip(every, reasons, strict=True) if not reason]
-    of_machine = [rule.concerns == MACHINE for rule, _ in counted]
-    kept = iter(capped(frames, [each for _, each in counted], of_machine))
-    results = []
-    for (rule, each), reason in zip(every, reasons, strict=True):
-        finding = each if reason else next(kept)
-        results.append((rule, finding, table_row(frames, rule, finding), reason))
-    return results
+    return [(rule, each, _muted_because(frames, rule, each)) for rule, each in every]
 
 
 def _muted_because(frames: Frames, rule: Rule, finding: Finding) -> str:
     """Return the reason for which the settings mute a finding; "" if they do not."""
-    row = table_row(frames, rule, finding)
-    place = rule.name, str(row["module"]), finding.calls.place
+    module = finding.module or finding.calls.shared.get("module", "")
+    place = rule.name, module, finding.calls.place
     return next((each.reason for each in frames.settings.muted if each.mutes(*place)), "")
-
-
-def reported(frames: Frames) -> list[tuple[Rule, Finding, dict[str, Any]]]:
-    """Return each finding that is not muted, with its rule and its row in the table."""
-    return [(rule, finding, row) for rule, finding, row, reason in _evaluated(frames) if not reason]
 
 
 def muted(frames: Frames) -> dict[tuple[str, str], int]:
     """Count the findings that the settings mute, by rule and reason."""
-    return Counter((rule.name, reason) for rule, _, _, reason in _evaluated(frames) if reason)
+    return Counter((rule.name, reason) for rule, _, reason in _evaluated(frames) if reason)
 
 
 @cached_per_run

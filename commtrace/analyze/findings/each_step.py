@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.findings.finding import (
+    REMOVE,
     Evidence,
     Finding,
     Rule,
@@ -26,12 +27,10 @@ from commtrace.analyze.findings.finding import (
     calls_in,
     calls_that,
     selected,
-    transfer,
 )
 from commtrace.analyze.findings.needs import CONTENTS, STEPS, USES_OF_REDUCED, WRITES
 from commtrace.analyze.measures.arrivals import NEEDS_EVERYONE
 from commtrace.analyze.measures.census import census
-from commtrace.analyze.measures.steady_steps import is_counted
 from commtrace.analyze.run.cached_per_run import of_each_call
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import Arrays, across_ranks, entries, matches, numbers
@@ -57,15 +56,10 @@ def object_collectives(frames: Frames) -> list[Finding]:
 
 def _of_objects(frames: Frames) -> Selected:
     comm = frames.comm
-    found: Selected = {}
-    for key, rows in _by_line(frames, comm[comm["carries"] == "objects"]):
-        counted = rows[is_counted(frames, rows["step"])]
-        time = transfer(frames, counted)
-        bundles = time.groupby([counted["rank"], counted["step"]])
-        # One message remains of each step; it is counted like the longest.
-        saved = time.sum(min_count=1) - bundles.max().sum(min_count=1)
-        found[key] = calls_in(frames, rows, cost_bytes=0.0, cost_ns=float(saved))
-    return found
+    return {
+        key: calls_in(frames, rows, cost_bytes=0.0)
+        for key, rows in _by_line(frames, comm[comm["carries"] == "objects"])
+    }
 
 
 def redundant_barrier(frames: Frames) -> list[Finding]:
@@ -204,18 +198,11 @@ def _reduced_to_root(frames: Frames) -> Selected:
     is_root = pairs["rank"] == pairs["root"]
     is_used = (pairs["used_before"] >= 0) & (pairs["used_before"] <= pairs["begin"])
     pairs = pairs[(pairs["id_before"] < pairs["id"]) & (is_used | ~is_root)].set_index("row")
-    times = [transfer(frames, frames.comm.loc[each]) for each in (pairs.index, pairs["row_before"])]
-    sizes = dict(zip(frames.groups["name"], frames.groups["size"], strict=True))
-    # A rank sends as much as twice the tensor in both; in an all-reduce, 1/n of it less.
-    saved = (times[0] + times[1].to_numpy()) / pairs["group"].map(sizes).astype("float64")
     found: Selected = {}
     rows = frames.comm.loc[pairs.index.sort_values()]
     for key, each in _by_line(frames, rows):
         for is_own, own in each.groupby(each["rank"] == each["root"]):
-            waiting = own.index.union(pd.Index(pairs.loc[own.index, "row_before"]))
-            found[(*key, bool(is_own))] = calls_in(
-                frames, own, waiting, cost_bytes=0.0, cost_ns=saved
-            )
+            found[(*key, bool(is_own))] = calls_in(frames, own, cost_bytes=0.0)
     return found
 
 
@@ -235,22 +222,26 @@ OBJECT_COLLECTIVES = Rule(
     "Python objects communicated in most steps",
     object_collectives,
     (CONTENTS, STEPS),
+    cure=REMOVE,
 )
 REDUNDANT_BARRIER = Rule(
     "redundant_barrier",
     "a barrier of most steps that the next collective replaces",
     redundant_barrier,
     (STEPS,),
+    cure=REMOVE,
 )
 UNCHANGED_BROADCAST = Rule(
     "unchanged_broadcast",
     "a broadcast of most steps that changes nothing",
     unchanged_broadcast,
     (STEPS, WRITES),
+    cure=REMOVE,
 )
 REDUCE_THEN_BROADCAST = Rule(
     "reduce_then_broadcast",
     "a reduction to a rank that sends the result to all",
     reduce_then_broadcast,
     (STEPS, USES_OF_REDUCED),
+    cure=REMOVE,
 )

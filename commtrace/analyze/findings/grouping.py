@@ -1,31 +1,25 @@
 """Grouping of similar findings: a single entry for a line that 80 layers share.
 
-Takes the table of findings and returns a table with the same columns and fewer rows. Findings of
-the same rule, advice and line are combined; the row has their total costs and the title of the
-costliest.
+Findings of the same rule, advice and line are one row, with the sums of their calls and bytes and
+the title of the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
+from commtrace.analyze.findings.finding import MAX_EVIDENCE, sum_of_known
 
-from commtrace.analyze.findings.finding import COLUMNS, MAX_EVIDENCE, in_order
-
-_SAME = ["rule", "advice", "source"]
-_SUMS = ["num_calls", "num_untimed", "cost_bytes", "cost_ns", "share"]
-_PLACES = ["module", "op", "kind", "mesh_axis"]
+_SAME = ("rule", "advice", "source")
+_SUMS = ("num_calls", "cost_bytes")
+_PLACES = ("module", "op", "kind", "mesh_axis")
 _MOST_NAMED = 3
 
 
-def grouped(table: pd.DataFrame) -> pd.DataFrame:
-    """Combine similar findings into a row each, in the order of findings."""
-    rows = [_united(rows) for _, rows in table.groupby(_SAME, sort=False)]
-    united = pd.DataFrame(rows, columns=[column.name for column in COLUMNS])
-    united = united.astype(table.dtypes)
-    return in_order(united)
+def likeness(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what similar findings have in common."""
+    return tuple([row[name] for name in _SAME])
 
 
 def by_missing_data(unanswered: Mapping[str, str]) -> dict[str, list[str]]:
@@ -36,25 +30,25 @@ def by_missing_data(unanswered: Mapping[str, str]) -> dict[str, list[str]]:
     return grouped
 
 
-def _united(rows: pd.DataFrame) -> dict[Any, Any]:
-    first = rows.iloc[0].to_dict()
-    if len(rows) == 1:
-        return first
-    same = {name: first[name] if rows[name].nunique() == 1 else "" for name in _PLACES}
-    calls = [each for evidence in rows["evidence"] for each in evidence.split(",")]
+def united(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the row of similar findings, without their saving of time."""
+    first = dict(rows[0])
+    same = {name: first[name] if len({row[name] for row in rows}) == 1 else "" for name in _PLACES}
+    calls = [each for row in rows for each in row["evidence"].split(",")]
     return (
         first
         | same
-        | {name: rows[name].sum(min_count=1) for name in _SUMS}
+        | {name: sum_of_known(row[name] for row in rows) for name in _SUMS}
         | {"title": f"{first['title']} {_likewise(rows)}", "evidence": _some_of(calls)}
     )
 
 
-def _likewise(rows: pd.DataFrame) -> str:
+def _likewise(rows: Sequence[Mapping[str, Any]]) -> str:
     """Name the other places of a combined finding."""
-    others = [module for module in rows["module"].iloc[1:].unique() if module]
+    modules = [row["module"] for row in rows]
+    others = [module for module in dict.fromkeys(modules[1:]) if module]
     num_others = len(rows) - 1
-    if len(others) == num_others and rows["module"].is_unique:
+    if len(others) == num_others and len(set(modules)) == len(modules):
         named = ", ".join(others[:_MOST_NAMED])
         more = f" and {num_others - _MOST_NAMED} more" if num_others > _MOST_NAMED else ""
         return f"The same in {named}{more}."

@@ -45,7 +45,7 @@ def _calls_of(faults: list[dict[Any, Any]], part: Frames) -> Selected:
         is_of_fault = (comm["group"] == fault["group"]) & (number == fault["number"])
         own = comm[is_of_fault & (comm["complete_ns"] < 0)]
         if len(own):
-            found[place] = calls_in(part, own, cost_bytes=0.0, cost_ns=0.0)
+            found[place] = calls_in(part, own, cost_bytes=0.0)
     return found
 
 
@@ -55,4 +55,5 @@ HANG = Rule(
     hang,
     (PROCESS_GROUPS,),
     concerns=FAULT,
+    cure=None,
 )

@@ -10,9 +10,6 @@ steps is judged on its own as well, so that a load that grows is found. If a ran
 
 A source that sends more than others is skewed, too. If no rank's load stays high, but in
 most calls some rank's load is, the hot rank changes.
-
-The cost is the time for which ranks wait for those concerned at these calls, and the part of the
-transfers that an even load would save: the largest amount of a rank determines how long they take.
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
-import pandas as pd
 
 from commtrace.analyze.excerpts.excerpt import of_kinds
 from commtrace.analyze.experts.exchanges import ALL_TO_ALL, ranks_of_experts
@@ -35,9 +31,8 @@ from commtrace.analyze.experts.routing import (
     sigmas,
     stretches,
 )
-from commtrace.analyze.findings.finding import Evidence, Finding, Rule, calls_in, transfer
+from commtrace.analyze.findings.finding import EVEN, SHRINK, Evidence, Finding, Rule, calls_in
 from commtrace.analyze.findings.needs import SPLITS
-from commtrace.analyze.measures.arrivals import arrivals
 from commtrace.analyze.measures.census import census
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import members
@@ -129,21 +124,15 @@ def _attribute_to_experts(
 def _evidence(
     part: Frames, wanted: dict[tuple[object, ...], frozenset[ExchangePlace]]
 ) -> dict[tuple[object, ...], Evidence]:
-    """Return the calls of each finding, with their cost."""
+    """Return the calls of each finding; their share is the sum of mean / most bytes of a rank."""
     found: dict[tuple[object, ...], Evidence] = {}
     for key, places in wanted.items():
         at = [pair for made in collectives(part) for pair in calls_at(made, places)]
         if not at:
             continue
-        even = pd.concat(
-            [pd.Series(np.repeat(even, rows.shape[1]), rows.ravel()) for rows, even in at]
-        ).sort_index()
-        calls = part.comm.loc[even.index]
-        waits = arrivals(part).loc[even.index]
-        blamed = waits["last_rank"].isin(key[3]) & (calls["rank"] != waits["last_rank"])  # type: ignore[arg-type]
-        waited = waits["wait_ns"].where(waits["wait_ns"] >= 0)
-        costs = transfer(part, calls) * (1 - even) + waited.where(blamed, 0.0).fillna(0.0)
-        found[key] = calls_in(part, calls, cost_bytes=0.0, cost_ns=costs)
+        rows = np.sort(np.concatenate([rows.ravel() for rows, _ in at]))
+        even = sum(float(each.sum()) * rows_of.shape[1] for rows_of, each in at)
+        found[key] = calls_in(part, part.comm.loc[rows], cost_bytes=0.0, share=even)
     return found
 
 
@@ -281,6 +270,8 @@ def _finding(found: Sequence[tuple[ExchangePlace, Culprit]], calls: Evidence) ->
         advice=advice,
         calls=calls,
         module=place.module,
+        # The most that a rank receives determines how long all take, and how long it computes.
+        cure=f"{SHRINK} *{calls.share / len(calls.rows):.4g}; {EVEN}",
     )
 
 

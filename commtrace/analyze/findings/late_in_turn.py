@@ -1,4 +1,4 @@
-"""Delays by changing ranks, and which of them even work would save.
+"""Delays by changing ranks, and their cause.
 
 `lateness` knows the reasons. Delays of ranks that had no core are not counted: they are a finding
 of their own (`shared_cores`).
@@ -6,11 +6,9 @@ of their own (`shared_cores`).
 
 from __future__ import annotations
 
-import math
-
 import pandas as pd
 
-from commtrace.analyze.findings.finding import Finding, Rule
+from commtrace.analyze.findings.finding import EVEN, Finding, Rule
 from commtrace.analyze.findings.stragglers import (
     NEEDS,
     calls_of,
@@ -44,9 +42,8 @@ _EITHER = (
 def load_imbalance(frames: Frames) -> list[Finding]:
     """Delays caused by changing ranks that together are a large share of the run.
 
-    The saving is the part of them before which the late rank worked longer than the others. The
-    cause is unknown if that is less than half, and so is the saving. The first collective of a
-    group is left out, since ranks start at different times.
+    Their cause is known if the late rank worked longer than the others before at least half of
+    them. The first collective of a group is left out, since ranks start at different times.
     """
     sums = joined_sums(frames.by_ranks(_of_changing_ranks, fold=joined_sums))
     cost = float(sums["cost"].sum())
@@ -69,7 +66,7 @@ def load_imbalance(frames: Frames) -> list[Finding]:
             f"{text_of_duration(sums['delay_ns'].sum())}{_standing_out(frames, sums)}; mostly "
             f"before {text_of_place(place)}. {cause}.",
             advice=_BALANCE if is_known else _EITHER,
-            calls=calls_of(frames, uneven.sum() if is_known else math.nan, (changing,)),
+            calls=calls_of(frames, changing),
         )
     ]
 
@@ -92,5 +89,5 @@ def _squares(part: Frames) -> float:
 
 
 LOAD_IMBALANCE = Rule(
-    "load_imbalance", "changing ranks that delay the others", load_imbalance, NEEDS
+    "load_imbalance", "changing ranks that delay the others", load_imbalance, NEEDS, cure=EVEN
 )

@@ -1,4 +1,4 @@
-"""Communication that could be hidden behind other work of the rank: see `overlap.overlap_lost`.
+"""Exposed communication that could run behind other work: see `overlap.overlap_lost`.
 
 The losses at a line are a single finding per reason, whatever the modules. They have to recur: in
 most of the steps, if there are several. Small buckets are left to rule `small_messages`.
@@ -13,7 +13,13 @@ from commtrace.analyze.findings.finding import Finding, Rule, Selected, calls_in
 from commtrace.analyze.findings.needs import DEPENDENCIES, DURATION
 from commtrace.analyze.measures.measures import counted_ns
 from commtrace.analyze.overlap.overlap_lost.chances import chances
-from commtrace.analyze.overlap.overlap_lost.reasons import BUCKET_TOO_SMALL, LOST
+from commtrace.analyze.overlap.overlap_lost.reasons import (
+    BLOCKED_BY_RECEIVE,
+    BUCKET_TOO_SMALL,
+    ISSUED_LATE,
+    LOST,
+    WAITED_AT_ONCE,
+)
 from commtrace.analyze.overlap.overlap_lost.table import clause, overlap_lost
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import mesh_axes
@@ -21,6 +27,8 @@ from commtrace.units import text_of_duration
 
 _REPORTED = [name for name in LOST if name != BUCKET_TOO_SMALL]
 _BY = ["reason", "kind", "mesh_axis", "phase", "source_file", "source_line"]
+_CURES = dict.fromkeys([ISSUED_LATE, WAITED_AT_ONCE, BLOCKED_BY_RECEIVE], "overlap")
+"""Reasons of calls that could be issued earlier, or waited for later, as they are."""
 _LEAST_STEPS = 0.5
 """Part of the steps in which a loss recurs."""
 
@@ -40,9 +48,10 @@ def overlap_losses(frames: Frames) -> list[Finding]:
             title=_title(frames, rows[key]),
             advice=LOST[str(key[0])].advice,
             calls=calls,
+            cure=_CURES.get(str(key[0]), ""),
         )
         for key, calls in found
-        if calls.cost_ns >= least_ns and calls.share >= _LEAST_STEPS * most_steps
+        if calls.lost_ns >= least_ns and calls.share >= _LEAST_STEPS * most_steps
     ]
 
 
@@ -60,7 +69,7 @@ def _lost(part: Frames) -> Selected:
             part,
             rows,
             cost_bytes=0.0,
-            cost_ns=calls["could"],
+            lost_ns=calls["could"],
             share=float(len(rows[["rank", "step"]].drop_duplicates())),
         )
         for key, rows in comm.groupby(by)
@@ -78,8 +87,8 @@ def _title(frames: Frames, rows: pd.DataFrame) -> str:
     times = (_mean(rows, name) for name in ("early_ns", "slack_ns"))
     behind = f"behind {first['behind']}" if first["behind"] else "behind other work"
     return (
-        f"{first['kind']}{where}, {clause(str(first['reason']), *times)}: {each}{per} could be "
-        f"hidden, for instance {behind}."
+        f"{first['kind']}{where}, {clause(str(first['reason']), *times)}: {each}{per} exposed, "
+        f"which could run {behind}."
     )
 
 

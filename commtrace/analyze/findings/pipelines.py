@@ -15,7 +15,7 @@ there are several, since much happens only there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -57,6 +57,8 @@ _LEAST_ACTION_NS = 3_000_000
 _LEAST_NAMED = 0.05
 """Share of the pipeline's time from which on a cause among several is named."""
 _FEW_ROUNDS = 3
+_UNEVEN = 1.05
+"""Most work of a stage, relative to the mean, from which on they are uneven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,8 @@ def pipeline_bubbles(frames: Frames) -> list[Finding]:
         Finding(
             title=_TITLES.get(causes, _of_several)(frames, of, causes),
             advice=_advice(frames, of, causes),
-            calls=replace(evidence[causes], cost_ns=float(of.rows(causes)["duration_ns"].sum())),
+            calls=evidence[causes],
+            cure=_cure(frames, of, causes),
         )
         for causes in found
         if causes in evidence and len(evidence[causes].rows)
@@ -121,22 +124,14 @@ def pipeline_bubbles(frames: Frames) -> list[Finding]:
 
 
 def _transfers(idle: Mapping[tuple[str, ...], pd.DataFrame], part: Frames) -> Selected:
-    """Return the calls of a part that idle stages waited for, by causes.
-
-    An idle rank can be blocked in any of its transfers: a batch of sends and receives waits for a
-    receive in a call of the send.
-    """
+    """Return the calls of a part that idle stages waited for, by causes."""
     found: Selected = {}
     calls = part.comm[part.comm["stage"] >= 0]
     names = calls["rank"].astype(str) + ":" + calls["id"].astype(str)
-    places = pd.MultiIndex.from_frame(calls[["rank", "step"]])
     for causes, rows in idle.items():
         shown = calls[names.isin(set(rows["transfer"]))]
-        waiting = places.isin(pd.MultiIndex.from_frame(rows[["rank", "step"]]))
-        if len(shown) or waiting.any():
-            found[causes] = calls_in(
-                part, shown, calls.index[waiting], cost_bytes=0.0, cost_ns=0.0, share=0.0
-            )
+        if len(shown):
+            found[causes] = calls_in(part, shown, cost_bytes=0.0)
     return found
 
 
@@ -338,6 +333,26 @@ def _advice(frames: Frames, of: _Rounds, causes: tuple[str, ...]) -> str:
     return " ".join(
         _better_split(frames) if each == IMBALANCE else _ADVICE[each] for each in advised
     )
+
+
+def even_stages(frames: Frames) -> str:
+    """Return the changes with which all stages compute for equally long; "" if they nearly do."""
+    actions = frames.pipeline_actions[frames.pipeline_actions["duration_ns"] >= 0]
+    work = actions.groupby("rank")["duration_ns"].sum()
+    if len(work) < 2 or not work.min() > 0 or work.max() < _UNEVEN * work.mean():
+        return ""
+    factors = work.mean() / work
+    return "; ".join(f"compute *{factors[rank]:.3f} where rank={rank}" for rank in factors.index)
+
+
+def _cure(frames: Frames, of: _Rounds, causes: tuple[str, ...]) -> str:
+    """Return the changes that remove causes, as far as a replay can make them."""
+    if causes == _SCHEDULE:
+        return ""
+    named = _named(of, causes)
+    cures = [even_stages(frames)] if IMBALANCE in named else []
+    cures += ["earlier"] if {LATE_SEND, BLOCKED_RECEIVE} & {*named} else []
+    return "; ".join(filter(None, cures))
 
 
 def _better_split(frames: Frames) -> str:

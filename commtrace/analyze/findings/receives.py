@@ -36,14 +36,14 @@ def serial_receives(frames: Frames) -> list[Finding]:
     waiting = dict(selected(frames, _waiting))
     found = []
     for receiver, sends in selected(frames, _delayed_sends):
-        if sends.cost_ns < max(least, 1) or len(sends.rows) < _LEAST_CALLS:
+        if sends.lost_ns < max(least, 1) or len(sends.rows) < _LEAST_CALLS:
             continue
         calls = waiting[receiver]
         delayed = text_of_ranks(sorted(set(sends.first["rank"])))
         found.append(
             Finding(
                 f"Rank {receiver} receives from others in a fixed order{calls.at_place}: while it "
-                f"waits for one sender, {delayed} wait {text_of_duration(sends.cost_ns)} for it "
+                f"waits for one sender, {delayed} wait {text_of_duration(sends.lost_ns)} for it "
                 "to receive what they have to send.",
                 "Post the receives of all sources at once (irecv), and take whichever is done "
                 "first.",
@@ -114,7 +114,7 @@ def _delayed_sends(frames: Frames) -> Selected:
     delay = pd.concat([_delay(frames), waited], axis=1).min(axis=1)
     rows = comm[delay > clock_error_ns(frames.whole)]
     return {
-        int(str(peer)): calls_in(frames, each, cost_bytes=0.0, cost_ns=delay)
+        int(str(peer)): calls_in(frames, each, cost_bytes=0.0, lost_ns=delay)
         for peer, each in rows.groupby("peer")
     }
 
@@ -123,7 +123,7 @@ def _waiting(frames: Frames) -> Selected:
     """Return the receives that let other sends wait, by rank."""
     rows = frames.comm[_behind(frames)["wait"] > 0]
     return {
-        int(str(rank)): calls_in(frames, each, cost_bytes=0.0, cost_ns=0.0)
+        int(str(rank)): calls_in(frames, each, cost_bytes=0.0)
         for rank, each in rows.groupby("rank")
     }
 
@@ -133,4 +133,5 @@ SERIAL_RECEIVES = Rule(
     "receives in a fixed order that keep senders waiting",
     serial_receives,
     (WAITS, DURATION, ALIGNMENT),
+    cure="overlap",
 )

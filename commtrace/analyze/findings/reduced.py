@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.findings.finding import (
+    REMOVE,
     Finding,
     Rule,
     Selected,
@@ -139,4 +140,5 @@ REPEATED_REDUCTION = Rule(
     "gradients reduced more than once per step",
     repeated_reduction,
     (GRADIENTS,),
+    cure=REMOVE,
 )

@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.findings.finding import (
+    REMOVE,
+    SHRINK,
     Finding,
     Rule,
     Selected,
@@ -314,16 +316,19 @@ REPEATED_ALL_GATHER = Rule(
     "unchanged parameters or tensors gathered again",
     repeated_all_gather,
     (IDENTITY,),
+    cure=REMOVE,
 )
 PING_PONG = Rule(
     "ping_pong",
     "a redistribution that is reverted or repeated at once",
     ping_pong,
     (LAYOUTS_OR_USES,),
+    cure=SHRINK,
 )
 ALL_REDUCE_THEN_SHARD = Rule(
     "all_reduce_then_shard",
     "an all-reduce of whose result only a shard is used",
     all_reduce_then_shard,
     (USES,),
+    cure=SHRINK,
 )

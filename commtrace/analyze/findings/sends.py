@@ -36,14 +36,14 @@ def serial_sends(frames: Frames) -> list[Finding]:
     sends = dict(selected(frames, _held_sends))
     found = []
     for group, receives in selected(frames, _waiting_receives):
-        if receives.cost_ns < least or len(receives.rows) < _LEAST_CALLS or group not in sends:
+        if receives.lost_ns < least or len(receives.rows) < _LEAST_CALLS or group not in sends:
             continue
         calls = sends[group]
         waiting = text_of_ranks(sorted(set(receives.first["rank"])))
         found.append(
             Finding(
                 f"Sends wait for receives that they do not depend on{calls.at_place}: what they "
-                f"send was there before. {waiting} wait {text_of_duration(receives.cost_ns)} for "
+                f"send was there before. {waiting} wait {text_of_duration(receives.lost_ns)} for "
                 "it.",
                 "Issue the send and the receive together (batch_isend_irecv, or isend before "
                 "recv), and wait for both after that.",
@@ -115,7 +115,7 @@ def _waiting_receives(frames: Frames) -> Selected:
     delay = _delay(frames)
     rows = frames.comm[delay > clock_error_ns(frames.whole)]
     return {
-        str(group): calls_in(frames, each, cost_bytes=0.0, cost_ns=delay)
+        str(group): calls_in(frames, each, cost_bytes=0.0, lost_ns=delay)
         for group, each in rows.groupby("group", observed=True)
     }
 
@@ -124,7 +124,7 @@ def _held_sends(frames: Frames) -> Selected:
     """Return the sends that could have been issued earlier, by group."""
     rows = frames.comm[_since(frames).notna()]
     return {
-        str(group): calls_in(frames, each, cost_bytes=0.0, cost_ns=0.0)
+        str(group): calls_in(frames, each, cost_bytes=0.0)
         for group, each in rows.groupby("group", observed=True)
     }
 
@@ -134,4 +134,5 @@ SERIAL_SENDS = Rule(
     "sends behind receives that they do not depend on",
     serial_sends,
     (WAITS, DURATION, ALIGNMENT),
+    cure="overlap",
 )

@@ -28,14 +28,14 @@ def shared_cores(frames: Frames) -> list[Finding]:
     return [
         Finding(
             title="Ranks were ready to run but had no core for "
-            f"{calls.cost_ns / counted_ns(frames):.0%} of the time, "
-            f"{text_of_duration(calls.cost_ns / frames.num_ranks)} of each on average{sharing}.",
+            f"{calls.lost_ns / counted_ns(frames):.0%} of the time, "
+            f"{text_of_duration(calls.lost_ns / frames.num_ranks)} of each on average{sharing}.",
             advice="Give each rank cores of its own: fewer ranks on a host, fewer threads for each "
             "(OMP_NUM_THREADS, workers of data loaders), no other programs.",
             calls=calls,
         )
         for _, calls in selected(frames, _without_core)
-        if calls.cost_ns >= least
+        if calls.lost_ns >= least
     ]
 
 
@@ -51,7 +51,7 @@ def _without_core(part: Frames) -> Selected:
     spans = one_at_a_time(spans).set_index("row")
     rows = part.comm.loc[spans.index.sort_values()]
     delay = (spans["end"] - spans["start"]).astype("float64")
-    return {"": calls_in(part, rows, cost_bytes=0.0, cost_ns=delay)} if len(rows) else {}
+    return {"": calls_in(part, rows, cost_bytes=0.0, lost_ns=delay)} if len(rows) else {}
 
 
 SHARED_CORES = Rule(
@@ -60,4 +60,5 @@ SHARED_CORES = Rule(
     shared_cores,
     (WAITS, CORES, DURATION),
     concerns=MACHINE,
+    cure="cores",
 )

@@ -1,6 +1,6 @@
 """Stragglers: a rank that is always late, and a rank that stalled once.
 
-The cost is the time in which all others waited (`delayed_calls` of
+The cost of a delay is the time in which all others waited (`delayed_calls` of
 `commtrace.analyze.waits.stragglers`), on each of the ranks that waited. If n ranks behave alike,
 each causes 1/n of all delays.
 A rank counts as late if its odds are `straggler_ratio` times as high and its delays are spread over
@@ -11,23 +11,23 @@ caused by changing ranks (`late_in_turn`) or ranks without a core (`shared_cores
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.findings.finding import Evidence, Finding, Rule, calls_in
+from commtrace.analyze.findings.finding import EVEN, Evidence, Finding, Rule, calls_in
 from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, STEPS, WAITS, clock_error_ns
 from commtrace.analyze.measures.arrivals import NEEDS_EVERYONE
 from commtrace.analyze.measures.census import census
 from commtrace.analyze.measures.measures import counted_ns
 from commtrace.analyze.measures.steady_steps import is_counted, is_steady
+from commtrace.analyze.replay.work import LEAST_STEPS
 from commtrace.analyze.run.cached_per_run import cached_per_run, of_run
 from commtrace.analyze.run.frame import Frames, joined
-from commtrace.analyze.run.matching import are_of
 from commtrace.analyze.waits.lateness import NO_CORE
 from commtrace.analyze.waits.stragglers import delayed_calls
 from commtrace.units import text_of_duration
@@ -43,10 +43,11 @@ def stragglers(frames: Frames) -> list[Finding]:
         return []
     sums = joined_sums(frames.by_ranks(_of_late_ranks, fold=joined_sums))
     of_ranks = [sums[sums["rank"] == rank] for rank in late]
+    num_steps = frames.timed_steps["step"].nunique()
     found = []
     for rank, own in zip(late, of_ranks, strict=True):
         place, worst = worst_place(own)
-        calls = calls_of(frames, own["cost"].sum(), (_at_place, rank, place), (_by_rank, rank))
+        calls = calls_of(frames, _at_place, rank, place)
         part = worst["delay_ns"].sum() / own["delay_ns"].sum()
         found.append(
             Finding(
@@ -56,6 +57,8 @@ def stragglers(frames: Frames) -> list[Finding]:
                 advice="Check what only that rank does before that call (data loading, logging, an "
                 "uneven shard), and its machine.",
                 calls=calls,
+                # In few steps, it cannot be told what a rank usually does.
+                cure=EVEN if 0 < num_steps < LEAST_STEPS else None,
             )
         )
     return found
@@ -73,7 +76,7 @@ def stalls(frames: Frames) -> list[Finding]:
             f"{_because(sums_by_place(own.head(1)))}.",
             advice="Check what that rank did at that time: a checkpoint, an evaluation, garbage "
             "collection, slow file access.",
-            calls=calls_of(frames, own["cost"].sum(), (_among, frozenset(own.index))),
+            calls=calls_of(frames, _among, frozenset(own.index)),
         )
         for rank, own in stalled.groupby("rank")
     ]
@@ -183,16 +186,11 @@ def changing(part: Frames) -> pd.DataFrame:
 
 def _at_place(part: Frames, rank: int, place: tuple[Any, ...]) -> pd.DataFrame:
     """Return the delays that a rank causes at a place."""
-    events = _by_rank(part, rank)
+    events = _delays(part)
+    events = events[(events["rank"] == rank) & events["is_counted"]]
     for name, value in zip(PLACE, place, strict=True):
         events = events[events[name] == value]
     return events
-
-
-def _by_rank(part: Frames, rank: int) -> pd.DataFrame:
-    """Return the delays that a rank causes."""
-    events = _delays(part)
-    return events[(events["rank"] == rank) & events["is_counted"]]
 
 
 def _among(part: Frames, rows: frozenset[int]) -> pd.DataFrame:
@@ -231,41 +229,17 @@ def _sums_of(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.groupby(by, observed=True)[_SUMS].sum().reset_index()
 
 
-_Selection = tuple[Any, ...]
-"""A function that returns delays of a part, and its further arguments."""
-
-
-def calls_of(
-    frames: Frames, cost_ns: float, shown: _Selection, every: _Selection | None = None
-) -> Evidence:
-    """Return the calls of the stragglers of some delays, with the cost of these and others.
-
-    Args:
-        frames: The run.
-        cost_ns: The cost.
-        shown: Selects the delays.
-        every: Selects these and the others; by default, there are no others.
-    """
-    late = np.concatenate(frames.by_ranks(_matches_of, every or shown))
-    of_parts = frames.by_ranks(_calls_of_part, shown, every or shown, np.sort(late))
-    calls = reduce(Evidence.joined, filter(None, of_parts))
-    return replace(calls, cost_ns=float(cost_ns))
-
-
-def _matches_of(part: Frames, every: _Selection) -> np.ndarray:
-    select, *args = every
-    return select(part, *args)["match"].to_numpy()
+def calls_of(frames: Frames, select: Callable[..., pd.DataFrame], *args: Any) -> Evidence:
+    """Return the calls of the stragglers of the delays that `select(part, *args)` returns."""
+    of_parts = frames.by_ranks(_calls_of_part, select, *args)
+    return reduce(Evidence.joined, filter(None, of_parts))
 
 
 def _calls_of_part(
-    part: Frames, shown: _Selection, every: _Selection, matches_of_late: np.ndarray
+    part: Frames, select: Callable[..., pd.DataFrame], *args: Any
 ) -> Evidence | None:
-    """Return the stragglers' calls that are shown, and the calls of the members that waited."""
-    rows, late = (select(part, *args).index for select, *args in (shown, every))
-    waiting = part.comm.index[are_of(part, matches_of_late)].difference(late)
-    if rows.empty and waiting.empty:
-        return None
-    return calls_in(part, part.comm.loc[rows], waiting, cost_bytes=0.0, cost_ns=0.0)
+    rows = select(part, *args).index
+    return calls_in(part, part.comm.loc[rows], cost_bytes=0.0) if len(rows) else None
 
 
 def least_cost(frames: Frames, share: str) -> float:
@@ -323,5 +297,12 @@ def _times(num: int) -> str:
 
 
 NEEDS = (WAITS, DURATION, ALIGNMENT)
-STRAGGLER = Rule("straggler", "a rank that is regularly late", stragglers, NEEDS)
-STALL = Rule("stall", "a single long delay of all other ranks", stalls, (*NEEDS, STEPS))
+STRAGGLER = Rule("straggler", "a rank that is regularly late", stragglers, NEEDS, cure="balance")
+STALL = Rule(
+    "stall",
+    "a single long delay of all other ranks",
+    stalls,
+    (*NEEDS, STEPS),
+    cure=EVEN,
+    is_once=True,
+)

@@ -6,13 +6,14 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.findings.finding import (
+    REMOVE,
+    SHRINK,
     Finding,
     Rule,
     Selected,
     calls_in,
     calls_that,
     selected,
-    transfer,
 )
 from commtrace.analyze.findings.layouts import layout, padding_bytes
 from commtrace.analyze.findings.needs import (
@@ -30,7 +31,6 @@ from commtrace.analyze.findings.needs import (
 )
 from commtrace.analyze.measures.census import census, in_module
 from commtrace.analyze.measures.selections import EXPLAINED_FLAGS
-from commtrace.analyze.measures.steady_steps import is_counted
 from commtrace.analyze.run.frame import Frames
 from commtrace.schema import ALL_USED, SOME_UNUSED
 from commtrace.units import text_of_bytes
@@ -70,18 +70,14 @@ def _small(frames: Frames) -> Selected:
     small = small[(small["step"] >= 0) & (small["carries"] != "flags") & (small["group"] != "")]
     small = small[(small["stage"] < 0) & (small["carries"] != "activations")]
     of_one = ["group", "kind", "phase", "carries"]
-    small = small.assign(cost=transfer(frames, small), bundle=_bundles(small, of_one))
+    small = small.assign(bundle=_bundles(small, of_one))
     small = small[small.groupby(["rank", "bundle"])["id"].transform("size") > 1]
     times = small.groupby(["rank", "step", *of_one], observed=True)["id"].transform("size")
     small = small[times >= least]
-    found: Selected = {}
-    for key, rows in small.groupby(of_one, observed=True):
-        counted = rows[is_counted(frames, rows["step"])]
-        bundles = counted.groupby(["rank", "bundle"])
-        # One message remains of each bundle; it is counted like the longest.
-        saved = counted["cost"].sum(min_count=1) - bundles["cost"].max().sum(min_count=1)
-        found[key] = calls_in(frames, rows, cost_bytes=0.0, cost_ns=float(saved))
-    return found
+    return {
+        key: calls_in(frames, rows, cost_bytes=0.0)
+        for key, rows in small.groupby(of_one, observed=True)
+    }
 
 
 def _bundles(small: pd.DataFrame, of_one: list[str]) -> pd.Series:
@@ -260,7 +256,7 @@ def _outside(frames: Frames) -> Selected:
     calls = comm[comm["phase"].isin(PASSES) & ~in_module(comm)]
     by = ["kind", "phase", "source_file", "source_line"]
     return {
-        key: calls_in(frames, rows, cost_bytes=0.0, cost_ns=0.0)
+        key: calls_in(frames, rows, cost_bytes=0.0)
         for key, rows in calls.groupby(by, observed=True)
     }
 
@@ -303,29 +299,40 @@ SMALL_MESSAGES = Rule(
     "many small messages on the same group",
     small_messages,
     (SIZES, PROCESS_GROUPS, STEPS),
+    cure="merge",
 )
 UNUSED_PARAMETER_FLAGS = Rule(
     "unused_parameter_flags",
     "flags of used parameters although none is unused",
     unused_parameter_flags,
     (CONTENTS, LOGS),
+    cure=REMOVE,
 )
 FLOAT32_MESSAGES = Rule(
     "float32_messages",
     "float32 messages of data that is computed or used in 16 bits",
     float32_messages,
     (HALF_TYPES, SIZES, MODULES, CONTENTS),
+    cure="payload *0.5",
 )
 REPLICATION_FALLBACK = Rule(
     "replication_fallback",
     "an operator that fell back to replication",
     replication_fallback,
     (LAYOUTS,),
+    cure=REMOVE,
 )
 OUTSIDE = Rule(
     "outside_modules",
     "communication outside of any module",
     outside_modules,
     (MODULES_OF_PASSES,),
+    cure=None,
 )
-PADDED = Rule("padded_shards", "the padding of uneven shards", padded_shards, (LAYOUTS, SIZES))
+PADDED = Rule(
+    "padded_shards",
+    "the padding of uneven shards",
+    padded_shards,
+    (LAYOUTS, SIZES),
+    cure=SHRINK,
+)

@@ -50,7 +50,7 @@ def _calls_of(wrong: list[WrongReduction], part: Frames) -> Selected:
     for number, each in enumerate(wrong):
         own = reducing[(reducing["step"] == each.first["step"]) & reducing["rank"].isin(each.ranks)]
         if len(own):
-            found[number] = calls_in(part, own, cost_bytes=0.0, cost_ns=0.0)
+            found[number] = calls_in(part, own, cost_bytes=0.0)
     return found
 
 
@@ -60,4 +60,5 @@ WRONG_REDUCTION = Rule(
     wrong_reduction,
     (OWN_GRADIENTS,),
     concerns=FAULT,
+    cure=None,
 )

@@ -25,6 +25,7 @@ from commtrace.analyze.replay.graph import (
     WAKE,
     Links,
     Points,
+    Replay,
     WorkGraph,
     points_of_rows,
     replayed,
@@ -54,19 +55,25 @@ class _Part:
     calls: pd.DataFrame
 
 
-@of_run
 def work_graph(run: Frames) -> WorkGraph:
     """Return the graph of work of a run, whose replay gives the recorded times.
 
     An edge leads back in time only where clocks of ranks disagree.
     """
+    return recorded_replay(run).graph
+
+
+@of_run
+def recorded_replay(run: Frames) -> Replay:
+    """Return the replay of a run as it was recorded."""
     points, links, calls = _put_together(run.by_ranks(_part_of))
     error = int(run.ranks["clock_error_ns"].max()) if len(run.ranks) else 0
     graph = _joined(points, links, calls, joined_calls(calls, len(points), 2 * max(error, 0)))
-    if replayed(graph).times.is_reached.all():
-        return graph
+    replay = replayed(graph)
+    if replay.times.is_reached.all():
+        return replay
     # Clocks disagree by so much that calls would wait for each other in a circle.
-    return _joined(points, links, calls, joined_calls(calls, len(points), 0))
+    return replayed(_joined(points, links, calls, joined_calls(calls, len(points), 0)))
 
 
 def _joined(points: Points, links: Links, calls: pd.DataFrame, joins: JoinedCalls) -> WorkGraph:

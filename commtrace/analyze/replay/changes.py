@@ -35,16 +35,13 @@ from commtrace.analyze.replay import transfer_verbs, verbs
 from commtrace.analyze.replay.context import Change, Context
 from commtrace.analyze.replay.draft import Draft, distinct
 from commtrace.analyze.replay.graph import WorkGraph
-from commtrace.analyze.replay.prices import prices_of
 from commtrace.analyze.run.frame import Frames
 from commtrace.errors import UsageError, unknown_name
-from commtrace.units import bytes_per_s_of_text
+from commtrace.units import bytes_per_s_of_text, ns_of_text
 
 FINDING = "finding"
 _FORM = re.compile(r"\s*(\w*)\s*(.*?)\s*(?:\bwhere\b\s*(.*))?", re.DOTALL | re.IGNORECASE)
 _FACTOR = re.compile(r"([*×x/])\s*(\d+(?:\.\d+)?(?:e-?\d+)?)")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s)")
-_UNITS = {"ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _MOST_FACTOR = 1e6
 _MOST_NS = float(1 << 62)
 
@@ -68,6 +65,15 @@ class Changed:
     is_bound: bool
     num_unknown: int
     samples: float
+
+
+def separate(text: str) -> list[str]:
+    """Return the texts of changes that `; ` separates.
+
+    >>> separate("overlap; compute *0.5 where rank=0")
+    ['overlap', 'compute *0.5 where rank=0']
+    """
+    return _SEPARATOR.split(text)
 
 
 def parsed(text: str) -> Change:
@@ -95,8 +101,8 @@ def _value_of(text: str, verb: str, value: str) -> tuple[float, float]:
         factor = 1 / number if found[1] == "/" and number else number
         if 0 <= factor <= _MOST_FACTOR and (number or found[1] != "/"):
             return factor, nan
-    if DURATION in takes and (found := _DURATION.fullmatch(value)):
-        return nan, float(found[1]) * _UNITS[found[2]]
+    if DURATION in takes and (duration := ns_of_text(value)) is not None:
+        return nan, duration
     if COUNT in takes and re.fullmatch(r"\d{1,7}", value) and int(value):
         return nan, float(value)
     if SPEED in takes and (speed := bytes_per_s_of_text(value)):
@@ -125,8 +131,7 @@ def changed(
         UsageError: A change names nothing in the run, contradicts one before it, or makes times
             too long.
     """
-    transfers = prices_of(run).drop(columns="transfer_ns")
-    given = Context(run, Draft(graph), transfers, latency_share)
+    given = Context(run, Draft(graph), latency_share)
     for change in changes:
         given.changed.append(VERBS[change.verb].apply(given, change))
     rows = distinct(*given.changed)
@@ -230,3 +235,4 @@ VERBS: dict[str, Verb] = {
         "no rank computes longer than the median of its peers usually does",
     ),
 }  # fmt: skip
+_SEPARATOR = re.compile(rf"\s*;\s*(?=(?:{'|'.join(VERBS)})\b)", re.IGNORECASE)

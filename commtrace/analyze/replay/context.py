@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.replay.draft import Draft, distinct
+from commtrace.analyze.replay.prices import prices_of
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import mesh_axes
 from commtrace.analyze.run.select import hints, select
@@ -39,15 +41,13 @@ class Change:
     rows: np.ndarray | None = None
 
 
-@dataclass(slots=True)
+@dataclass
 class Context:
     """A draft, and what the changes to it need.
 
     Attributes:
         run: The run.
         draft: The graph that is changed.
-        transfers: The transfer of each call as changes have left it: see `prices_of`; without
-            `transfer_ns`, the time that it took.
         latency_share: Place of the latency between its bounds, from 0 to 1, where it is unknown.
             With 0, nothing is assumed in favour of a change.
         is_bound: True once that part was needed, or the uses of results that are not known.
@@ -58,12 +58,16 @@ class Context:
 
     run: Frames
     draft: Draft
-    transfers: pd.DataFrame
     latency_share: float
     is_bound: bool = False
     changed: list[np.ndarray] = field(default_factory=list)
     num_unknown: int = 0
     samples: float = 1.0
+
+    @cached_property
+    def transfers(self) -> pd.DataFrame:
+        """The transfer of each call as changes have left it: `prices_of` without `transfer_ns`."""
+        return prices_of(self.run).drop(columns="transfer_ns")
 
 
 def rows_of(given: Context, change: Change) -> np.ndarray:

@@ -8,10 +8,10 @@ import pandas as pd
 from commtrace.analyze.measures.arrivals import arrivals
 from commtrace.analyze.measures.steady_steps import is_steady
 from commtrace.analyze.measures.wait_state import STATES
+from commtrace.analyze.replay.build import recorded_replay
 from commtrace.analyze.replay.graph import Replay
-from commtrace.analyze.replay.longest_path import recorded_replay
 from commtrace.analyze.replay.outcome import steps_of
-from commtrace.analyze.replay.whatif import Prediction
+from commtrace.analyze.replay.prediction import Prediction
 from commtrace.analyze.run.analysis import typed
 from commtrace.analyze.run.frame import Frames
 from commtrace.schema import Column

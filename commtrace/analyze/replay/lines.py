@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commtrace.analyze.replay.effects import RANK, effects
-from commtrace.analyze.replay.whatif import Prediction
+from commtrace.analyze.replay.prediction import Prediction
 from commtrace.analyze.replay.words import (
     after_text,
     saves_text,

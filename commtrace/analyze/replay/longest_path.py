@@ -15,21 +15,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.replay.engine import latest
-from commtrace.analyze.replay.graph import Replay, replayed
-from commtrace.analyze.run.cached_per_run import of_run
-from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.replay.graph import Replay
 
 NO_POINT = -1
 UNKNOWN_SLACK = -1
 """Slack of an edge that is never passed, since it leads to or from a cycle."""
-
-
-@of_run
-def recorded_replay(run: Frames) -> Replay:
-    """Return the replay of a run as it was recorded."""
-    return replayed(work_graph(run))
 
 
 def last_point(replay: Replay) -> int:

@@ -10,16 +10,18 @@ is ahead of its device, a step begins on the device when the one before has ende
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.measures.steady_steps import is_steady
-from commtrace.analyze.replay.graph import KERNEL_END, STEP_BEGIN, STEP_END, Replay
+from commtrace.analyze.replay.graph import KERNEL_END, LONG_AGO, STEP_BEGIN, STEP_END, Replay
 from commtrace.analyze.run.cached_per_run import cached_per_run
 from commtrace.analyze.run.frame import Frames
 
+NO_STEP = -1
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
 """Standard error of the median of n normal values, times √n / their interquartile range."""
 
@@ -41,23 +43,50 @@ class StepTime:
     num_steps: int
 
 
-def step_time(run: Frames, replay: Replay) -> StepTime:
-    """Return the time of a step in a replay."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Result of changes for a step.
+
+    Attributes:
+        before: Step time without them.
+        saved_ns: Time of a step that they save: at least, and at most; below 0 if they cost.
+        num_calls: Number of calls of all ranks that are changed.
+        num_unknown: Number of calls that are left alone for lack of data.
+    """
+
+    before: StepTime
+    saved_ns: tuple[float, float]
+    num_calls: int
+    num_unknown: int
+
+
+def step_lengths(run: Frames, replay: Replay) -> pd.Series:
+    """Return the mean over ranks of the length of each step in a replay, in ns, by its number.
+
+    Without steady steps, it is the time from the first to the last point, as the only row.
+    """
     steps = steps_of(run, replay)
-    lasted = (steps["end"] - steps["begin"]).groupby(steps["step"]).mean()
-    if lasted.empty:
-        time = replay.time[replay.times.is_reached]
-        whole = float(time.max() - time.min()) if len(time) else float("nan")
-        return StepTime(whole, float("nan"), 0)
-    error = float("nan")
-    if len(lasted) >= 3:
-        spread = float(np.subtract(*np.percentile(lasted, [75, 25])))
-        error = _ERROR_OF_MEDIAN * spread / len(lasted) ** 0.5
-    return StepTime(float(lasted.median()), error, len(lasted))
+    if is_steady(run, steps["step"]).any():
+        return (steps["end"] - steps["begin"]).groupby(steps["step"]).mean()
+    # Nothing leads to the meeting of a removed call.
+    time = replay.time[replay.times.is_reached & (replay.time > LONG_AGO // 2)]
+    return pd.Series([float(time.max() - time.min()) if len(time) else math.nan], index=[NO_STEP])
+
+
+def step_time(run: Frames, lengths: pd.Series) -> StepTime:
+    """Return the time of a step by the lengths of all steps."""
+    steady = lengths[is_steady(run, lengths.index.to_series())]
+    if steady.empty:
+        return StepTime(float(lengths.iloc[0]), math.nan, 0)
+    error = math.nan
+    if len(steady) >= 3:
+        spread = float(np.subtract(*np.percentile(steady, [75, 25])))
+        error = _ERROR_OF_MEDIAN * spread / len(steady) ** 0.5
+    return StepTime(float(steady.median()), error, len(steady))
 
 
 def steps_of(run: Frames, replay: Replay) -> pd.DataFrame:
-    """Return `rank step begin end` of the steady steps of each rank in a replay."""
+    """Return `rank step begin end` of the steps of each rank in a replay."""
     points = replay.graph.points
     found = {}
     for name, sort in (("begin", STEP_BEGIN), ("end", STEP_END)):
@@ -67,7 +96,7 @@ def steps_of(run: Frames, replay: Replay) -> pd.DataFrame:
     table = pd.concat([run.steps.loc[times.index, ["rank", "step"]], times], axis=1)
     if len(run.kernels):
         table = _with_devices(run, replay, table)
-    return table[is_steady(run, table["step"])]
+    return table
 
 
 def _with_devices(run: Frames, replay: Replay, table: pd.DataFrame) -> pd.DataFrame:

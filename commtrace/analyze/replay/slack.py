@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.replay.basis import basis_of
+from commtrace.analyze.replay.build import recorded_replay
 from commtrace.analyze.replay.graph import HOST, ISSUE, KERNEL, KERNEL_END, TRANSFER, WAIT, Replay
-from commtrace.analyze.replay.longest_path import UNKNOWN_SLACK, recorded_replay, slack_of_edges
+from commtrace.analyze.replay.longest_path import UNKNOWN_SLACK, slack_of_edges
 from commtrace.analyze.run.analysis import Analysis, typed
 from commtrace.analyze.run.cached_per_run import of_run
 from commtrace.analyze.run.frame import Frames

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.replay.build import recorded_replay
 from commtrace.analyze.replay.graph import (
     AFTER,
     ARRIVE,
@@ -39,7 +40,7 @@ from commtrace.analyze.replay.graph import (
     Replay,
     WorkGraph,
 )
-from commtrace.analyze.replay.longest_path import longest_path, recorded_replay
+from commtrace.analyze.replay.longest_path import longest_path
 from commtrace.analyze.run.cached_per_run import of_run
 from commtrace.analyze.run.frame import Frames
 

@@ -13,6 +13,8 @@ from commtrace.analyze.run.frame import Frames
 from commtrace.errors import UsageError
 from commtrace.units import counted, text_of_duration, text_of_measured, text_within
 
+LEAST_SHARE = 0.001
+"""Part of a step from which on a saving is worth naming, and two savings differ."""
 LIMIT, RANGE = "limit", "range"
 """Values of column `bound` of table `whatif`."""
 
@@ -95,12 +97,20 @@ def verdict_text(step: StepTime, after: tuple[float, float]) -> str:
 def saved_text(row: Mapping[Any, Any]) -> str:
     """Return the time that a change of table `whatif` saves: `52 ms`, `2 to 9 ms` or `≤ 9 ms`."""
     share = row["error_ns"] / row["before_ns"] if row["before_ns"] else math.nan
-    least, most = (
-        text_within(row[name], row[name] * share) for name in ("saved_ns", "most_saved_ns")
-    )
-    if row["bound"] != RANGE:
+    most = row["most_saved_ns"] if row["bound"] == RANGE else row["saved_ns"]
+    return between_text(row["saved_ns"], most, share)
+
+
+def between_text(least_ns: float, most_ns: float, error_share: float) -> str:
+    """Return a time between two bounds, to the digits that a relative error bears.
+
+    >>> between_text(2e6, 2e6, 0.1), between_text(2e6, 9e6, 0.1), between_text(0.0, 9e6, 0.1)
+    ('2 ms', '2 to 9 ms', '≤ 9 ms')
+    """
+    least, most = (text_within(each, each * error_share) for each in (least_ns, most_ns))
+    if least_ns == most_ns:
         return least
-    return span_text(least, most) if row["saved_ns"] > 0 else f"≤ {most}"
+    return span_text(least, most) if least_ns > 0 else f"≤ {most}"
 
 
 def saves_text(row: Mapping[Any, Any]) -> str:

@@ -19,7 +19,7 @@ LEAST_EXCESS = 0.05
 
 
 _MOST_DEVIATIONS = 3.0
-_LEAST_STEPS = 4
+LEAST_STEPS = 4
 """A rank is regularly slower if its work exceeds the work of others by more than its variation
 times this, in at least this many steps."""
 
@@ -182,7 +182,7 @@ def _excess(run: Frames, calls: pd.DataFrame, work: np.ndarray) -> np.ndarray:
     excess = (usual - of_peers).to_numpy()
     is_slow = (excess > _MOST_DEVIATIONS * varies.to_numpy()) & (excess > LEAST_EXCESS * of_peers)
     if (step >= 0).any():
-        is_slow &= of_places.transform("size").to_numpy() >= _LEAST_STEPS
+        is_slow &= of_places.transform("size").to_numpy() >= LEAST_STEPS
     return np.where(is_slow, np.minimum(excess, work), 0.0)
 
 

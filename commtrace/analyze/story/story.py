@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from commtrace.analyze.findings import reported as reported_findings
+from commtrace.analyze.findings import detected
 from commtrace.analyze.measures.arrivals import end_ns
 from commtrace.analyze.replay.slack import slack_of_calls
 from commtrace.analyze.run.frame import Frames
@@ -294,6 +294,6 @@ def _findings(frames: Frames, call: pd.Series) -> tuple[Suggestion, ...]:
     """Return the findings that include the call."""
     return tuple(
         Suggestion(rule.name, finding.title, finding.advice)
-        for rule, finding, _ in reported_findings(frames)
+        for rule, finding in detected(frames)
         if call.name in finding.rows
     )

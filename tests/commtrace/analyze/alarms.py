@@ -1,15 +1,16 @@
-"""Findings of load and lost overlap, savings that are too large, and problems of consistency."""
+"""Findings of load and lost overlap, savings that break their law, and problems of consistency."""
 
 from __future__ import annotations
 
 from commtrace.analyze import CATALOG, Frames
+from commtrace.analyze.findings import detected
 from commtrace.analyze.findings.imbalance import IMBALANCE
 from commtrace.analyze.findings.overlap_lost import OVERLAP
 from commtrace.analyze.findings.shared_cores import SHARED_CORES
 from commtrace.analyze.findings.wrong_reduction import WRONG_REDUCTION
 from tests.commtrace.analyze.findings.savings_law import broken_laws
 
-RULES = [rule.name for rule in (IMBALANCE, OVERLAP, WRONG_REDUCTION)]
+RULES = (IMBALANCE, OVERLAP, WRONG_REDUCTION)
 
 
 def alarms(frames: Frames) -> list[str]:
@@ -19,10 +20,13 @@ def alarms(frames: Frames) -> list[str]:
     is the idle time of pipelines, whose tiny stages do wait for transfers, nor lost overlap
     where ranks had no core for longer, since hiding a transfer on a host needs one.
     """
-    findings = CATALOG["findings"].function(frames)
-    without_core = findings.loc[findings["rule"] == SHARED_CORES.name, "cost_ns"].sum()
-    needs_core = (findings["rule"] == OVERLAP.name) & (findings["cost_ns"] <= without_core)
-    titles = findings.loc[findings["rule"].isin(RULES) & ~needs_core, "title"]
+    found = detected(frames)
+    without_core = sum(each.calls.lost_ns for rule, each in found if rule is SHARED_CORES)
+    titles = [
+        each.title
+        for rule, each in found
+        if rule in RULES and not (rule is OVERLAP and each.calls.lost_ns <= without_core)
+    ]
     problems = CATALOG["consistency"].function(frames)
     parted = CATALOG["divergences"].function(frames)
     return [*titles, *broken_laws(frames), *problems["explanation"], *parted["explanation"]]

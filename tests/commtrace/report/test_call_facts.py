@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from commtrace.analyze import Frames, load
-from commtrace.analyze.findings import reported
+from commtrace.analyze.findings import detected
 from commtrace.analyze.run.matching import partners
 from commtrace.analyze.story import Story, explain
 from commtrace.analyze.waits.start_skew import start_skew
@@ -75,7 +75,7 @@ def test_the_page_has_the_lateness_at_the_largest_skews(monkeypatch: pytest.Monk
 def test_findings_and_operators_are_those_of_the_story_of_each_call(frames: Frames) -> None:
     numbers, sets = findings_of_calls(frames)
     around = operators_around(frames)
-    every = [finding.title for _, finding, _ in reported(frames)]
+    every = [finding.title for _, finding in detected(frames)]
     told = [*stories(frames).values()]
     for place in range(0, len(told), 3):
         story = told[place]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ def test_objects_of_most_steps_are_found_with_their_line() -> None:
         "In most steps, 12 calls carry Python objects, at train.py:5: each object is pickled, and "
         "takes a message more for its size."
     )
-    assert one["cost_ns"] == NUM_STEPS * 1_000_000  # one message of each step remains
+    assert one["cost_ns"] == NUM_STEPS * 2 * 1_000_000  # both messages of an object
 
 
 def test_a_barrier_before_a_collective_of_its_group_is_redundant() -> None:
@@ -97,13 +98,13 @@ def test_what_few_steps_do_is_no_finding(calls: list[dict[str, Any]]) -> None:
     assert found(in_steps([REDUCE])) == []
 
 
-def test_receives_in_a_fixed_order_cost_what_the_others_wait() -> None:
+def test_receives_in_a_fixed_order_are_found_with_what_the_others_wait() -> None:
     (one,) = found(received(late=1))
     assert one["title"] == (
         "Rank 0 receives from others in a fixed order, at train.py:3: while it waits for one "
         "sender, ranks 2, 3 wait 500 ms for it to receive what they have to send."
     )
-    assert one["cost_ns"] == 500_000_000 / 4  # mean over ranks
+    assert math.isnan(one["cost_ns"])  # it is not known when the data was ready
     assert one["source"] == "train.py:3"
 
 

@@ -21,7 +21,6 @@ from tests.benchmarks.test_large_run import PLAN
 from tests.commtrace.analyze.by_hand import rows
 from tests.commtrace.analyze.device_rows import kernel, numbered
 from tests.commtrace.analyze.rows import (
-    LASTS_NS,
     START_NS,
     accumulated,
     call,
@@ -48,6 +47,7 @@ def moves(kind: str, source: str, target: str, number: int, **columns: Any) -> A
     known = {"id": number, "seq": number, "step": 0, "module": "m", "wire_bytes": 100}
     known |= {"blocked_ns": 50, "payload_bytes": 512, "source_file": "a.py", "source_line": 3}
     known |= {"source_spec": source, "target_spec": target, "op": "redistribute", "thread": 1}
+    known |= {"at": 100 * number, "until": 100 * number + columns.get("blocked_ns", 50)}
     return call(kind=kind, **(known | columns))
 
 
@@ -62,15 +62,15 @@ def test_delays_are_read_in_a_run_without_a_table_of_ranks() -> None:
 def test_parameters_gathered_twice_in_a_step_are_found_once_for_the_second_time() -> None:
     calls = [
         call(
-            id=i, step=i // 2, kind="all_gather", carries="parameters", parameters="w,b",
-            phase=phase, wire_bytes=100, blocked_ns=50, module="m",
+            id=i, seq=i, step=i // 2, kind="all_gather", carries="parameters", parameters="w,b",
+            phase=phase, wire_bytes=100, at=200 * i, until=200 * i + 50, blocked_ns=50, module="m",
         )
         for i, phase in enumerate(["forward", "backward", "forward", "backward"])
     ]  # fmt: skip
     (one,) = found(calls, "repeated_all_gather")
     assert (one["num_calls"], one["cost_bytes"], one["cost_ns"]) == (2, 200, 100)
     assert one["evidence"] == "0:1,0:3"
-    assert one["share"] == 100 / LASTS_NS
+    assert one["share"] == 100 / 650  # of the run from the first call to the last
     assert one["title"].startswith(
         "The same parameters are gathered again within a step, 2 times per rank"
     )
@@ -131,6 +131,7 @@ def test_an_all_reduce_of_which_each_rank_uses_its_shard_could_be_a_reduce_scatt
     name = "all_reduce_then_shard"
     (one,) = found(of_two("all_reduce", SUM, WHOLE, (2, 2)), name, num_ranks=2)
     assert (one["cost_bytes"], one["cost_ns"], one["evidence"]) == (50, 25, "0:0,1:0")
+    assert one["change"] == "shrink *0.5 where finding=1"
     assert "reduce-scatter" in one["advice"]
     assert "Shard(1)" in one["advice"]
     for used in ((1, 2), (1, 0), (0, 0), (1, -1)):
@@ -185,7 +186,9 @@ def test_many_small_messages_cost_the_latency_of_all_but_one() -> None:
     ]
     steps = [step(0, 0, 0, 2000)]
     (one,) = found(calls, "small_messages", steps=steps)
-    assert (one["num_calls"], one["cost_ns"]) == (20, 19 * 40)
+    assert (one["num_calls"], one["change"]) == (20, "merge where finding=1")
+    # It is not known when results are used: at most, one message of all remains.
+    assert (one["cost_ns"], one["most_ns"]) == (0, 19 * 40)
     assert found(calls[:15], "small_messages", steps=steps) == []
     large = [each._replace(payload_bytes=64_000) for each in calls]
     assert found(large, "small_messages", steps=steps) == []
@@ -209,13 +212,16 @@ def test_small_messages_that_depend_on_each_other_cannot_be_one() -> None:
 
 def test_float32_in_a_module_that_sends_16_bits_could_be_half() -> None:
     big = {"payload_bytes": 100_000, "wire_bytes": 100_000, "blocked_ns": 60}
+    timed = [{"at": 100 * n, "until": 100 * n + 60} for n in range(3)]
     calls = [
-        call(module="layers.0.a", dtype="bfloat16", kind="all_gather", **big),
-        call(id=1, module="layers.0", dtype="float32", phase="backward", **big),
-        call(id=2, module="head", dtype="float32", **big),
+        call(module="layers.0.a", dtype="bfloat16", kind="all_gather", **big, **timed[0]),
+        call(id=1, seq=1, module="layers.0", phase="backward", dtype="float32", **big, **timed[1]),
+        call(id=2, seq=2, module="head", dtype="float32", **big, **timed[2]),
     ]
     (one,) = found(calls, "float32_messages")
-    assert (one["module"], one["cost_bytes"], one["cost_ns"]) == ("layers.0", 50_000, 30)
+    assert (one["module"], one["cost_bytes"]) == ("layers.0", 50_000)
+    # All messages are of one size, so it is not known how much of 60 ns is latency.
+    assert (one["cost_ns"], one["most_ns"]) == (0, 30)
 
 
 WIDE: dict[str, Any] = {
@@ -397,10 +403,10 @@ def test_the_injected_straggler_is_the_late_rank() -> None:
     ("lateness", "rule", "rank", "saved_ns"),
     [
         (late_at_every_other, "straggler", "Rank 2", 10 * 3_000),
-        (stalled_once, "stall", "Rank 1", 8_000 - 20),
+        (stalled_once, "stall", "Rank 1", 8_000 - 20),  # two others are 20 ns late at most
     ],
 )
-def test_who_is_late_is_reported_with_the_wait_of_the_two_others(
+def test_who_is_late_is_reported_with_the_time_that_its_lateness_costs_all_ranks(
     lateness: Callable[[int, int], int], rule: str, rank: str, saved_ns: int
 ) -> None:
     table = findings(load(late_trace(lateness)))
@@ -408,7 +414,7 @@ def test_who_is_late_is_reported_with_the_wait_of_the_two_others(
     assert reported["rule"] == rule
     assert reported["title"].startswith(rank)
     assert "before all_reduce in forward of m (train.py:3)" in reported["title"]
-    assert reported["cost_ns"] == pytest.approx(2 / 3 * saved_ns, rel=0.01)
+    assert reported["cost_ns"] == pytest.approx(saved_ns, rel=0.001)  # of the steps of all ranks
 
 
 def test_a_rank_that_is_late_to_few_of_many_calls_is_found_by_what_it_costs() -> None:
@@ -500,11 +506,12 @@ def test_waiting_for_a_late_rank_is_not_saved_by_a_call_less() -> None:
         for rank in range(2)
     ]  # fmt: skip
     (one,) = found(calls, "repeated_all_gather", num_ranks=2)
+    # Rank 0 has 700 ns less of its own, but then it waits for 300 ns of work of rank 1.
     assert one["cost_ns"] == 100
 
 
 def test_costs_are_means_over_ranks_and_the_dearest_comes_first() -> None:
-    costs = {"aten.sort.default": (8, (0, 6)), "aten.topk.default": (0, (4, 4))}
+    costs = {"aten.sort.default": (8, (4, 4)), "aten.topk.default": (0, (6, 6))}
     calls = [
         moves(
             *("all_gather", CUT, WHOLE, n),
@@ -514,7 +521,7 @@ def test_costs_are_means_over_ranks_and_the_dearest_comes_first() -> None:
         for rank, blocked in enumerate(times)
     ]
     table = findings(run_of(calls, num_ranks=2))
-    assert table["cost_ns"].tolist() == [4, 3]
+    assert table["cost_ns"].tolist() == [6, 4]
     assert table["cost_bytes"].tolist() == [0, 8]
 
 
@@ -545,7 +552,8 @@ def test_flags_are_unneeded_if_no_parameter_was_ever_unused(
             "DistributedDataParallel has found none unused."
         )
         assert reported[0]["advice"].startswith("Remove find_unused_parameters=True")
-        assert (reported[0]["num_calls"], reported[0]["cost_ns"]) == (3, 60)
+        # All 3 calls of flags block the host for 50 ns each.
+        assert (reported[0]["num_calls"], reported[0]["cost_ns"]) == (3, 150)
 
 
 def test_flags_without_a_log_are_not_evaluated() -> None:

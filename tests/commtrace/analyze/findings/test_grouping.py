@@ -1,11 +1,12 @@
-"""Repeated findings of a rule at a line are merged, with their total cost."""
+"""Repeated findings of a rule at a line are merged, with their changes replayed together."""
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 
+from commtrace.analyze import Frames
 from commtrace.analyze.findings import by_missing_data, findings, grouped
+from commtrace.analyze.whatif.asked import what_if
 from tests.commtrace.analyze.rows import call, run_of, step
 
 PADDED = {
@@ -17,26 +18,30 @@ PADDED = {
 }
 
 
-def padded(modules: list[str], lines: list[int]) -> pd.DataFrame:
-    """Findings of nine-element gathers in ten places, 100 ns the first, each 10 ns less."""
+def padded(modules: list[str], lines: list[int]) -> Frames:
+    """Nine-element gathers in ten places, a tenth padding: 1000 ns the first, each 100 ns less."""
     calls = [
         call(
-            id=i, seq=i, step=0, at=200 * i, until=200 * i + 100 - 10 * i, blocked_ns=100 - 10 * i,
-            module=module, source_file="a.py", source_line=line, **PADDED,
+            id=i, seq=i, step=0, at=2000 * i, until=2000 * i + lasts, call_ns=lasts,
+            blocked_ns=lasts, module=module, source_file="a.py", source_line=line, **PADDED,
         )
         for i, (module, line) in enumerate(zip(modules, lines, strict=True))
+        for lasts in [1000 - 100 * i]
     ]  # fmt: skip
-    table = findings(run_of(calls, num_ranks=1, steps=[step(0, 0, 0, 1000)]))
-    return table[table["rule"] == "padded_shards"]
+    return run_of(calls, num_ranks=1, steps=[step(0, 0, 0, 20_000)])
 
 
-def test_findings_of_one_line_become_one_with_the_costs_of_all() -> None:
-    table = padded(["a", "b", "c"], [7, 7, 7])
-    assert len(table) == 3
-    (one,) = grouped(table).to_dict("records")
+def test_findings_of_one_line_become_one_with_the_saving_of_all() -> None:
+    frames = padded(["a", "b", "c"], [7, 7, 7])
+    table = findings(frames)
+    assert table["rule"].tolist() == ["padded_shards"] * 3
+    assert table["cost_ns"].tolist() == [100, 90, 80]
+    (one,) = grouped(frames).to_dict("records")
     assert one["title"] == f"{table['title'].iloc[0]} The same in b, c."
-    assert one["cost_ns"] == pytest.approx(table["cost_ns"].sum())
-    assert one["share"] == pytest.approx(table["share"].sum()) == pytest.approx(0.027)
+    assert (one["cost_ns"], one["cost_bytes"]) == (270, 3 * 2)
+    assert one["share"] == 270 / 20_000
+    assert one["change"] == "shrink *0.9 where finding=1,2,3"
+    assert what_if(frames, [one["change"]]).saved_ns == (270, 270)
     assert one["num_calls"] == 3
     assert one["evidence"] == "0:0,0:1,0:2"
     assert (one["module"], one["kind"]) == ("", "all_gather")
@@ -56,10 +61,10 @@ def test_where_else_it_is_so_is_reported(modules: list[str], likewise: str) -> N
 
 
 def test_other_lines_and_rules_stay_apart_and_in_order() -> None:
-    table = padded(["a", "b", "c"], [7, 8, 8])
-    assert grouped(table)["source"].tolist() == ["a.py:8", "a.py:7"]
-    assert grouped(table).columns.tolist() == table.columns.tolist()
-    assert grouped(table.head(0)).empty
+    frames = padded(["a", "b", "c"], [7, 8, 8])
+    assert grouped(frames)["source"].tolist() == ["a.py:8", "a.py:7"]
+    assert grouped(frames).columns.tolist() == findings(frames).columns.tolist()
+    assert grouped(run_of(num_ranks=1)).empty
 
 
 def test_rules_are_reported_by_what_they_lack() -> None:

@@ -61,6 +61,11 @@ def test_a_hot_rank_gets_more_rows_from_all_ranks() -> None:
         assert row["num_calls"] * frames.num_ranks == 4 * RANKS * NUM_STEPS
         assert (row["kind"], row["cost_bytes"]) == ("all_to_all", 0)
         assert row["cost_ns"] > 0
+        shrinks, evens = row["change"].split("; ")
+        # Of 2.3 times the mean, the mean is left.
+        factor = float(shrinks.partition("*")[2].partition(" ")[0])
+        assert factor == pytest.approx(1 / 2.3, rel=0.1)
+        assert evens.startswith("even where finding=")
 
 
 @pytest.mark.parametrize("is_stated", [True, False])

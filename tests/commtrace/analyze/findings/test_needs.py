@@ -11,8 +11,8 @@ import torch
 
 from commtrace.analyze import Frames, load
 from commtrace.analyze.findings import RULES, findings, needs, unanswered
-from commtrace.analyze.findings.finding import savings
 from commtrace.analyze.findings.needs import Need
+from commtrace.analyze.findings.table_rows import savings
 from commtrace.schema import ALL_USED
 from commtrace.tracefile import RECORDING, STEPS_FROM
 from tests.commtrace.analyze.each_step_rows import broadcasts, reduced_to_root
@@ -266,6 +266,7 @@ def timed(blocked: Callable[[int], int]) -> dict[str, Any]:
         call(
             id=n, seq=n, step=0, kind="all_gather", carries="parameters", parameters="w",
             module="m", blocked_ns=blocked(n), wire_bytes=10 if blocked(n) >= 0 else -1,
+            **({"at": 100 * n, "until": 100 * n + blocked(n)} if blocked(n) >= 0 else {}),
         )
         for n in range(3)
     ]  # fmt: skip
@@ -283,4 +284,4 @@ def test_a_saving_is_unknown_or_known_for_a_part_of_the_calls_and_never_0_instea
     assert unknown["num_untimed"] == 2
     assert savings(unknown, 1) == "an unknown amount of time and bytes"
     assert savings(unknown | {"cost_bytes": 20.0}, 1) == "20 B (time not known)"
-    assert savings(unknown | {"cost_ns": 0.0, "cost_bytes": 0.0}, 1) == ""
+    assert savings(unknown | {"most_ns": 0.0, "cost_bytes": 0.0}, 1) == ""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
 import pytest
 
 from commtrace.analyze import load
-from commtrace.analyze.findings import reported
+from commtrace.analyze.findings import findings, reported
 from commtrace.analyze.findings.finding import Finding
 from commtrace.analyze.findings.pipelines import pipeline_bubbles
 from tests.commtrace.analyze.findings.savings_law import broken_laws
@@ -43,6 +44,39 @@ def test_a_slow_stage_is_named_with_what_it_costs() -> None:
         "Stage 2 on rank 2 takes 1.6 times the mean of the stages per micro-batch: others are idle"
     )
     assert finding.advice.endswith("Recorded with operators, a split is computed.")
+
+
+def test_even_stages_save_what_a_program_of_such_stages_takes_less() -> None:
+    slow, even = (
+        Program(one_f_one_b(4, 16), of_act)
+        for of_act in (
+            lambda act: equal(act) * (2 if act.stage == 2 else 1),
+            lambda act: equal(act) * 5 // 4,
+        )
+    )
+    (row,) = findings(run_of_program(slow)).to_dict("records")
+    # What ranks do behind their last action takes as many times as long, too.
+    assert row["cost_ns"] == pytest.approx(slow.length - even.length, rel=0.02)
+    factors = ("*1.250 where rank=0", "*1.250 where rank=1", "*0.625 where rank=2")
+    assert row["change"] == "; ".join(
+        f"compute {each}" for each in (*factors, "*1.250 where rank=3")
+    )
+
+
+def test_a_late_micro_batch_and_late_sends_of_unknown_data_save_an_unknown_time() -> None:
+    late = Act(1, 3, FORWARD)
+    programs = {
+        "": Program(one_f_one_b(4, 16), lambda act: equal(act) + 150 * MS * (act == late)),
+        "earlier": Program(
+            one_f_one_b(4, 16),
+            send_late=lambda act: 12 * MS if (act.stage, act.kind) == (1, FORWARD) else 0,
+        ),
+    }
+    for cure, program in programs.items():
+        frames = run_of_program(program, 4)
+        (row,) = findings(frames).to_dict("records")
+        assert (row["change"], math.isnan(row["cost_ns"])) == ("", True)
+        assert [each.cure for each in reported(frames)] == [cure]
 
 
 def test_a_stage_of_one_layer_has_no_split_that_could_be_computed(
@@ -104,7 +138,7 @@ def test_few_micro_batches_leave_the_stages_idle() -> None:
         "even if they are equal and nothing is late: 360 ms of all ranks per round."
     )
     assert finding.advice.startswith("Use more micro-batches per step")
-    assert finding.calls.cost_ns == 3 * 360 * MS  # of the rounds after the first
+    assert finding.cure == ""  # another schedule is not replayed
     kinds = finding.calls.shared["kind"]
     assert kinds == "recv"
 
@@ -194,14 +228,12 @@ def test_healthy_programs_have_no_finding(seed: int) -> None:
 def test_waits_for_receives_in_calls_of_sends_are_waits_of_the_pipeline() -> None:
     """`batch_isend_irecv` waits for a send first if that is first in its list."""
     frames = run_of_program(Program(gpipe(4, 4)), 4)
-    (usual,) = [row for *_, row in reported(frames)]
+    (usual,) = findings(frames).to_dict("records")
     is_send = frames.comm["kind"] == "send"
     blocked = frames.comm.groupby(["rank", "step"])["blocked_ns"].transform("sum")
     num_sends = is_send.groupby([frames.comm["rank"], frames.comm["step"]]).transform("sum")
     in_sends = (blocked // num_sends.clip(lower=1)).where(is_send, 0)
     moved = replace(frames, comm=frames.comm.assign(blocked_ns=in_sends))
-    (row,) = [row for *_, row in reported(moved)]
+    (row,) = findings(moved).to_dict("records")
     assert row["title"] == usual["title"]
-    assert usual["cost_ns"] > 10 * MS
-    assert row["cost_ns"] == pytest.approx(usual["cost_ns"], rel=0.01)
     assert broken_laws(moved) == []

@@ -23,7 +23,11 @@ def test_a_ring_whose_ranks_send_after_they_have_received_is_found() -> None:
         "Sends wait for receives that they do not depend on, at train.py:7"
     )
     # Ranks 2, 3 and 0 wait for 10, 20 and 20 ms (rank 0 after its own send) in each of five rounds.
-    assert row["cost_ns"] * 4 == 5 * (10 + 20 + 20) * 1_000_000
+    assert "wait 250 ms for it" in row["title"]
+    # All transfers of the first round end after 10 ms, but that to rank 0 after 20, behind which
+    # ranks work for 60 (rank 0), 80, 70 and 60 ms; then all wait for rank 1, which takes 90.
+    assert row["cost_ns"] == (100 - (80 + 90 + 80 + 80) / 4 + 4 * (100 - 90)) * 1_000_000
+    assert (row["num_calls"] * 4, row["num_untimed"] * 4) == (30, 15)  # receives: no times of data
 
 
 @pytest.mark.parametrize("columns", [{"is_dependent": True}, {"is_together": True}])

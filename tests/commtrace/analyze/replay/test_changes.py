@@ -8,7 +8,8 @@ import pytest
 from commtrace.analyze import Frames, load
 from commtrace.analyze.replay.changes import VERBS, parsed
 from commtrace.analyze.replay.effects import effects
-from commtrace.analyze.replay.whatif import best_changes, what_if
+from commtrace.analyze.whatif.asked import what_if
+from commtrace.analyze.whatif.table import best_changes
 from commtrace.errors import UsageError
 from commtrace.schema import COMMUNICATION
 from tests.commtrace.analyze.replay.simulated import (

@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 
 from commtrace.analyze import Frames, load
+from commtrace.analyze.replay.build import recorded_replay
 from commtrace.analyze.replay.critical_path import critical_path, merged
 from commtrace.analyze.replay.critical_share import critical_share
-from commtrace.analyze.replay.longest_path import last_point, longest_path, recorded_replay
+from commtrace.analyze.replay.longest_path import last_point, longest_path
 from commtrace.analyze.replay.stretches import stretches
 from tests.commtrace.analyze.rows import START_NS, call, group, op, step, trace_of
 from tests.commtrace.analyze.test_second_computation import TRACES, loaded

@@ -12,7 +12,7 @@ import pytest
 from commtrace.analyze import load
 from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.replay.graph import replayed
-from commtrace.analyze.replay.whatif import what_if
+from commtrace.analyze.whatif.asked import what_if
 from tests.commtrace.analyze.replay.simulated import (
     Call,
     Program,

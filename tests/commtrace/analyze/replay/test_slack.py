@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from commtrace.analyze import Frames
+from commtrace.analyze.replay.build import recorded_replay
 from commtrace.analyze.replay.graph import HOST, ISSUE, KERNEL, TRANSFER, WAIT, WorkGraph, replayed
 from commtrace.analyze.replay.longest_path import (
     last_point,
     longest_path,
-    recorded_replay,
     slack_of_edges,
 )
 from commtrace.analyze.replay.slack import (

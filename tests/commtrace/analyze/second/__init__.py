@@ -142,8 +142,11 @@ SECOND: dict[str, Second] = {
     "findings": Second(
         findings,
         ["rule", "evidence", "cost_bytes"],
-        # Savings are capped by laws of their own: tests/commtrace/analyze/findings/test_savings.py.
-        ["title", "advice", "cost_ns", "share"],
+        # Savings are compared with replayed runs: tests/commtrace/analyze/findings/test_savings.py.
+        [
+            *("title", "advice", "change"),
+            *("num_untimed", "cost_ns", "most_ns", "error_ns", "share"),
+        ],
     ),
     "activity": Second(activity, ["rank", "start_ns"]),
     "calls": Second(calls, ["rank", "id"]),

@@ -17,7 +17,7 @@ from tests.commtrace.analyze.second.late import reasons
 from tests.commtrace.analyze.second.lost import losses
 from tests.commtrace.analyze.second.piped import piped
 from tests.commtrace.analyze.second.routed import imbalance
-from tests.commtrace.analyze.second.run import Run, ratio
+from tests.commtrace.analyze.second.run import Run
 from tests.commtrace.analyze.second.snapshots import unlike_progress
 from tests.commtrace.analyze.second.waited import delayed_calls
 
@@ -249,11 +249,11 @@ def findings(run: Run) -> list[Row]:
     ]  # fmt: skip
 
 
-Found = tuple[list[Any], float, float, str]
-"""Calls, their bytes and time over all ranks, and a module if the rule names any."""
+Found = tuple[list[Any], float, str]
+"""Calls, their bytes over all ranks, and a module if the rule names any."""
 
 
-def _row(run: Run, rule: str, calls: list[Any], size: float, time: float, module: str) -> Row:
+def _row(run: Run, rule: str, calls: list[Any], size: float, module: str) -> Row:
     calls = sorted(calls, key=lambda call: (call.id, call.rank))
 
     def common(values: list[str]) -> str:
@@ -272,13 +272,7 @@ def _row(run: Run, rule: str, calls: list[Any], size: float, time: float, module
         "mesh_axis": common([run.axis(call.group) for call in calls]),
         "source": place.removeprefix(folder) if first.source_file else "",
         "num_calls": len(calls) / run.num_ranks,
-        "num_untimed": sum(call.blocked_ns < 0 for call in calls) / run.num_ranks,
         "cost_bytes": size / run.num_ranks,
-        "cost_ns": time / run.num_ranks,
-        "share": ratio(
-            time * sum(call.step >= 0 or not run.steps for call in calls) / len(calls),
-            run.counted_ns,
-        ),
         "evidence": ",".join(f"{call.rank}:{call.id}" for call in calls[:20]),
     }
 
@@ -296,16 +290,6 @@ def _known_sum(values: list[int], parts: list[float] | None = None) -> float:
     pairs = zip(values, parts or [1.0] * len(values), strict=True)
     known = [value * part for value, part in pairs if value >= 0]
     return float(sum(known)) if known else math.nan
-
-
-def _transfer(run: Run, call: Any) -> int:
-    """Blocked time after the last peer has arrived; all of it if the wait is not known."""
-    wait = run.wait_of[call.rank, call.id]
-    return call.blocked_ns if wait is None else call.blocked_ns - wait[0]
-
-
-def _blocked(run: Run, calls: list[Any], parts: list[float] | None = None) -> float:
-    return _known_sum([_transfer(run, call) for call in calls], parts)
 
 
 def _grouped(calls: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
@@ -333,7 +317,7 @@ def _repeated_all_gather(run: Run) -> list[Found]:
     groups = [*_grouped(again, lambda call: (call.parameters, call.phase == "forward")).values()]
     where = _grouped(same, lambda c: (c.module, c.op, c.source_file, c.source_line))
     groups += where.values()
-    return [(calls, _wire(run, calls), _blocked(run, calls), "") for calls in groups]
+    return [(calls, _wire(run, calls), "") for calls in groups]
 
 
 def _same_again(run: Run) -> list[Any]:
@@ -381,7 +365,7 @@ def _ping_pong(run: Run) -> list[Found]:
         and (b.rank, b.id) not in shards
     ]  # fmt: skip
     found = [
-        (calls, _wire(run, calls), _blocked(run, calls), module)
+        (calls, _wire(run, calls), module)
         for rows in (undone, again)
         for (module, *_), calls in _grouped(
             rows, lambda call: (call.module, call.source_spec, call.target_spec)
@@ -398,7 +382,7 @@ def _ping_pong(run: Run) -> list[Found]:
             cells.setdefault(key, []).append((call, part))
     for (module, *_), pairs_of in cells.items():
         calls, parts = [call for call, _ in pairs_of], [part for _, part in pairs_of]
-        found.append((calls, _wire(run, calls, parts), _blocked(run, calls, parts), module))
+        found.append((calls, _wire(run, calls, parts), module))
     return found
 
 
@@ -418,10 +402,7 @@ def _all_reduce_then_shard(run: Run) -> list[Found]:
     shards = _own_shards(run)
     reduces = [c for c in run.comm if c.kind == "all_reduce" and (c.rank, c.id) in shards]
     by = _grouped(reduces, lambda c: (c.module, c.target_spec, shards[c.rank, c.id]))
-    return [
-        (calls, _wire(run, calls) / 2, _blocked(run, calls) / 2, module)
-        for (module, *_), calls in by.items()
-    ]
+    return [(calls, _wire(run, calls) / 2, module) for (module, *_), calls in by.items()]
 
 
 def _small_messages(run: Run) -> list[Found]:
@@ -447,10 +428,7 @@ def _small_messages(run: Run) -> list[Found]:
     for name in {key[:4] for key in many}:
         own = [bundle for key, of_step in many.items() if key[:4] == name for bundle in of_step]
         calls = [call for bundle in own for call in bundle]
-        saved = _blocked(run, calls) - sum(
-            max(0, *(_transfer(run, call) for call in bundle)) for bundle in own
-        )
-        found.append((calls, 0.0, saved, ""))
+        found.append((calls, 0.0, ""))
     return found
 
 
@@ -464,7 +442,7 @@ def _unused_parameter_flags(run: Run) -> list[Found]:
         is_known = "no parameter was unused" in message
         recurs = len(calls) > run.num_ranks
         if is_known and recurs and "some parameters were unused" not in message:
-            found.append((calls, _wire(run, calls), _blocked(run, calls), ""))
+            found.append((calls, _wire(run, calls), ""))
     return found
 
 
@@ -491,10 +469,7 @@ def _float32_messages(run: Run) -> list[Found]:
         and call.phase != "optimizer"
     ]
     by = _grouped(wide, lambda call: (top(call), call.kind, call.phase, call.cast_dtype))
-    return [
-        (calls, _wire(run, calls) / 2, _blocked(run, calls) / 2, key[0])
-        for key, calls in by.items()
-    ]
+    return [(calls, _wire(run, calls) / 2, key[0]) for key, calls in by.items()]
 
 
 def _replication_fallback(run: Run) -> list[Found]:
@@ -505,7 +480,7 @@ def _replication_fallback(run: Run) -> list[Found]:
         if is_operator and source and target and source[2][0] == "S" and target[2] == "R":
             fell.append(call)
     by = _grouped(fell, lambda c: (c.op, c.module, c.argument, c.source_spec, c.target_spec))
-    return [(calls, _wire(run, calls), _blocked(run, calls), "") for calls in by.values()]
+    return [(calls, _wire(run, calls), "") for calls in by.values()]
 
 
 def _outside_modules(run: Run) -> list[Found]:
@@ -516,7 +491,7 @@ def _outside_modules(run: Run) -> list[Found]:
         call for call in run.comm if call.phase in passes and not (call.module or call.module_class)
     ]
     by = _grouped(calls, lambda call: (call.kind, call.phase, call.source_file, call.source_line))
-    return [(calls, 0.0, 0.0, "") for calls in by.values()]
+    return [(calls, 0.0, "") for calls in by.values()]
 
 
 def _padded_shards(run: Run) -> list[Found]:
@@ -532,7 +507,6 @@ def _padded_shards(run: Run) -> list[Found]:
         (
             calls,
             _wire(run, calls, parts),
-            _blocked(run, calls, parts),
             "",
         )
         for pairs in cells.values()
@@ -581,7 +555,7 @@ def _repeated_reduction(run: Run) -> list[Found]:
         return "between replicas" if is_scattered else "replicated"
 
     groups = [*_grouped(again, sort).values(), *once_more.values()]
-    return [(calls, _wire(run, calls), _blocked(run, calls), "") for calls in groups]
+    return [(calls, _wire(run, calls), "") for calls in groups]
 
 
 def _is_too_small(run: Run, call: Any) -> bool:
@@ -662,17 +636,17 @@ def _straggler(run: Run) -> list[Found]:
         own = [event for event in _delays(run) if event[0].rank == rank]
         places = _grouped(own, lambda event: _place(event[0]))
         most = max(places.values(), key=_cost)
-        found.append(([last for last, *_ in most], 0.0, _cost(own), ""))
+        found.append(([last for last, *_ in most], 0.0, ""))
     return found
 
 
 def _stall(run: Run) -> list[Found]:
     by = _grouped(_stalled(run), lambda event: event[0].rank)
-    return [([last for last, *_ in own], 0.0, _cost(own), "") for own in by.values()]
+    return [([last for last, *_ in own], 0.0, "") for own in by.values()]
 
 
 def _load_imbalance(run: Run) -> list[Found]:
-    """Delays by changing ranks; delays by longer work would be saved, if they are the majority."""
+    """Delays by changing ranks."""
     out = {(last.rank, last.id) for last, *_ in _stalled(run)}
     out |= {
         (call.rank, call.id)
@@ -692,12 +666,7 @@ def _load_imbalance(run: Run) -> list[Found]:
     several = len({last.rank for last, *_ in rest}) > 1
     if not (is_much and several):
         return []
-    work = {"longer compute", "memory copies"}
-    if any(call.run_delay_ns >= 0 for call in run.comm):
-        work.add("longer work")
-    uneven = _cost([event for event in rest if _reason(run, event[0]) in work])
-    saved = uneven if 2 * uneven >= _cost(rest) else math.nan
-    return [([last for last, *_ in rest], 0.0, saved, "")]
+    return [([last for last, *_ in rest], 0.0, "")]
 
 
 def _shared_cores(run: Run) -> list[Found]:
@@ -720,50 +689,38 @@ def _shared_cores(run: Run) -> list[Found]:
                 if call.step < 0 or run.is_steady(call.step):
                     cost += end - max(begin, until)
                 until = end
-    return [(calls, 0.0, cost, "")] if cost >= max(0.05 * run.counted_ns, 1) else []
+    return [(calls, 0.0, "")] if cost >= max(0.05 * run.counted_ns, 1) else []
 
 
 def _overlap_lost(run: Run) -> list[Found]:
-    return [(calls, 0.0, cost, "") for calls, cost in losses(run)]
+    return [(calls, 0.0, "") for calls in losses(run)]
 
 
 def _object_collectives(run: Run) -> list[Found]:
-    found: list[Found] = []
-    for calls in each_step.carried_objects(run):
-        kept = _grouped(calls, lambda call: (call.rank, call.step)).values()
-        longest = sum(max(_transfer(run, call) for call in own) for own in kept)
-        found.append((calls, 0.0, _blocked(run, calls) - longest, ""))
-    return found
+    return [(calls, 0.0, "") for calls in each_step.carried_objects(run)]
 
 
 def _redundant_barrier(run: Run) -> list[Found]:
     every = each_step.barriers(run)
-    return [(calls, _wire(run, calls), _blocked(run, calls), "") for calls in every]
+    return [(calls, _wire(run, calls), "") for calls in every]
 
 
 def _unchanged_broadcast(run: Run) -> list[Found]:
     every = each_step.broadcasts(run)
-    return [(calls, _wire(run, calls), _blocked(run, calls), "") for calls in every]
+    return [(calls, _wire(run, calls), "") for calls in every]
 
 
 def _reduce_then_broadcast(run: Run) -> list[Found]:
-    found: list[Found] = []
-    for pairs in each_step.reduced_to_root(run):
-        saved = [
-            (_transfer(run, call) + _transfer(run, reduce)) / run.groups[call.group].size
-            for call, reduce in pairs
-            if run.is_steady(call.step) and min(call.blocked_ns, reduce.blocked_ns) >= 0
-        ]
-        found.append(([call for call, _ in pairs], 0.0, sum(saved) if saved else math.nan, ""))
-    return found
+    every = each_step.reduced_to_root(run)
+    return [([call for call, _ in pairs], 0.0, "") for pairs in every]
 
 
 def _serial_receives(run: Run) -> list[Found]:
-    return [(calls, 0.0, cost, "") for calls, cost in each_step.serial_receives(run)]
+    return [(calls, 0.0, "") for calls in each_step.serial_receives(run)]
 
 
 def _serial_sends(run: Run) -> list[Found]:
-    return [(calls, 0.0, cost, "") for calls, cost in each_step.serial_sends(run)]
+    return [(calls, 0.0, "") for calls in each_step.serial_sends(run)]
 
 
 RULES: dict[str, Callable[[Run], list[Found]]] = {

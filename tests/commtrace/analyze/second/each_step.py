@@ -70,8 +70,8 @@ def broadcasts(run: Run) -> list[list[Any]]:
     return _most_steps(run, unchanged)
 
 
-def serial_receives(run: Run) -> list[tuple[list[Any], float]]:
-    """Receives of each rank that let other sends wait, with these sends and their cost."""
+def serial_receives(run: Run) -> list[list[Any]]:
+    """Receives of each rank that let other sends wait, with these sends."""
     sends: dict[tuple[Any, ...], list[Any]] = {}
     for call in sorted(run.comm, key=lambda call: call.id):
         if call.kind == "send" and call.peer >= 0:
@@ -107,11 +107,11 @@ def serial_receives(run: Run) -> list[tuple[list[Any], float]]:
         }
         if len(costs) >= 3 and sum(costs.values()) * 50 >= run.counted_ns:
             calls = [*receives, *(by_id[key] for key in costs)]
-            results.append((calls, float(sum(costs.values()))))
+            results.append(calls)
     return results
 
 
-def serial_sends(run: Run) -> list[tuple[list[Any], float]]:
+def serial_sends(run: Run) -> list[list[Any]]:
     """Sends of each group behind receives that their data precedes, and who waits for them."""
     receives: dict[tuple[Any, ...], list[Any]] = {}
     for call in sorted(run.comm, key=lambda call: call.id):
@@ -138,7 +138,7 @@ def serial_sends(run: Run) -> list[tuple[list[Any], float]]:
                 delays[other.rank, other.id] = float(min(wait[0], late))
     by_id = {(call.rank, call.id): call for call in run.comm}
     return [
-        ([*sends, *(by_id[key] for key in delays)], sum(delays.values()))
+        [*sends, *(by_id[key] for key in delays)]
         for sends, delays in found.values()
         if len(delays) >= 3 and sum(delays.values()) * 50 >= run.counted_ns
     ]

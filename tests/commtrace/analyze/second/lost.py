@@ -243,8 +243,8 @@ def _all_known(each: dict[str, Any], *names: str) -> bool:
     return not any(_unknown(each[name]) for name in names)
 
 
-def losses(run: Run) -> list[tuple[list[Any], float]]:
-    """Calls and cost of each finding."""
+def losses(run: Run) -> list[list[Any]]:
+    """Calls of each finding."""
     names = ("kind", "phase", "source_file", "source_line")
     cells: dict[Place, list[dict[str, Any]]] = {}
     for each in chances(run):
@@ -259,5 +259,5 @@ def losses(run: Run) -> list[tuple[list[Any], float]]:
         cost = sum(each["could"] for each in calls)
         steps = {(each["call"].rank, each["call"].step) for each in calls}
         if cost >= 0.05 * run.counted_ns and 2 * len(steps) >= num_steps:
-            found.append(([each["call"] for each in calls], cost))
+            found.append([each["call"] for each in calls])
     return found

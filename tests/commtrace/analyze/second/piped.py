@@ -351,7 +351,7 @@ def pipeline_schedule(run: Run) -> list[Row]:
     return found
 
 
-def piped(run: Run) -> list[tuple[list[Any], float, float, str]]:
+def piped(run: Run) -> list[tuple[list[Any], float, str]]:
     """Findings: idle time of the schedule, of clear causes, and of several together."""
     rounds = _rounds(run)
     if not rounds:
@@ -395,7 +395,7 @@ def piped(run: Run) -> list[tuple[list[Any], float, float, str]]:
         names = {row["transfer"] for _, row in rows if row["cause"] in causes}
         calls = [call for call in run.comm if f"{call.rank}:{call.id}" in names and call.stage >= 0]
         if calls:
-            results.append((calls, 0.0, float(idle(causes)), ""))
+            results.append((calls, 0.0, ""))
     return results
 
 

@@ -142,7 +142,7 @@ def expert_load(run: Run) -> list[dict[str, Any]]:
     return found
 
 
-def imbalance(run: Run) -> list[tuple[list[Any], float, float, str]]:
+def imbalance(run: Run) -> list[tuple[list[Any], float, str]]:
     """Hot ranks and experts that are so in all of the steps; the traces here have no others."""
     ways = _ways(run)
     numbered: dict[tuple[str, int], list[Any]] = {}
@@ -167,9 +167,7 @@ def imbalance(run: Run) -> list[tuple[list[Any], float, float, str]]:
         )
         first = calls[0]
         place = (group, first.module, first.phase, first.source_line, way)
-        most = max(*load, *arrived, *(sum(own) for own in sent))
-        even = sum(load) / len(load) / most if most else 1.0
-        of_place.setdefault(place, []).extend((call, even) for call in calls)
+        of_place.setdefault(place, []).extend(calls)
         cells = loads.setdefault(place, {})
         before = cells.setdefault(first.step, ([0] * len(load), [0] * len(of_experts)))
         cells[first.step] = (
@@ -179,7 +177,7 @@ def imbalance(run: Run) -> list[tuple[list[Any], float, float, str]]:
     return _findings(run, loads, of_place)
 
 
-def _findings(run: Run, loads: Any, of_place: Any) -> list[tuple[list[Any], float, float, str]]:
+def _findings(run: Run, loads: Any, of_place: Any) -> list[tuple[list[Any], float, str]]:
     hot: dict[tuple[str, str, int], set[int]] = {}
     places: dict[tuple[str, str, int], list[Any]] = {}
     for place, steps in loads.items():
@@ -191,19 +189,9 @@ def _findings(run: Run, loads: Any, of_place: Any) -> list[tuple[list[Any], floa
             hot.setdefault(key, set()).update(of_rank)
     found = []
     for (group, module, rank), own in places.items():
-        calls = [pair for place in own for pair in of_place[place]]
-        cost, is_known = 0.0, False
-        for call, even in calls:
-            wait = run.wait_of[call.rank, call.id]
-            moved = call.blocked_ns - (wait[0] if wait else 0)
-            if call.blocked_ns >= 0:
-                is_known = True
-                cost += moved * (1 - even)
-                member = run.members(group)[rank]
-                if wait and wait[1].rank == member != call.rank:
-                    cost += wait[0]
+        calls = [call for place in own for call in of_place[place]]
         for _ in range(max(len(hot[group, module, rank]), 1)):
-            found.append(([call for call, _ in calls], 0.0, cost if is_known else math.nan, module))
+            found.append((calls, 0.0, module))
     return found
 
 

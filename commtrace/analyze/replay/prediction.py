@@ -1,0 +1,131 @@
+"""A run with changes: its step time, and what the changes save in all of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.replay.basis import basis_of
+from commtrace.analyze.replay.build import recorded_replay, work_graph
+from commtrace.analyze.replay.changes import Change, Changed, changed
+from commtrace.analyze.replay.graph import Replay, replayed
+from commtrace.analyze.replay.outcome import Outcome, StepTime, step_lengths, step_time
+from commtrace.analyze.replay.run_of import run_of
+from commtrace.analyze.run.cached_per_run import of_run
+from commtrace.analyze.run.frame import Frames
+from commtrace.errors import UsageError
+from commtrace.units import counted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """A run with changes.
+
+    Attributes:
+        basis: The run, or the part of it that was replayed.
+        changes: The changes.
+        before: Step time in the replay without changes, which is the recorded one.
+        after: Step times with them: at least, and at most.
+        lengths: Length of each step with them, by its number, in each replay (`step_lengths`).
+        changed: The changed graph, by which the longer of the step times was found.
+        replay: Its replay.
+    """
+
+    basis: Frames
+    changes: tuple[Change, ...]
+    before: StepTime
+    after: tuple[float, float]
+    lengths: tuple[pd.Series, ...]
+    changed: Changed
+    replay: Replay
+
+    @property
+    def text(self) -> str:
+        """The changes as they were asked for."""
+        return "; ".join(dict.fromkeys([change.text for change in self.changes]))
+
+    @property
+    def saved_ns(self) -> tuple[float, float]:
+        """Time of a step that the changes save: at least, and at most; below 0 if they cost."""
+        return self.before.step_ns - self.after[1], self.before.step_ns - self.after[0]
+
+    @property
+    def outcome(self) -> Outcome:
+        """Result for a step."""
+        num_calls, num_unknown = len(self.changed.rows), self.changed.num_unknown
+        return Outcome(self.before, self.saved_ns, num_calls, num_unknown)
+
+    @property
+    def num_inferred(self) -> int:
+        """Number of dependencies that the trace does not state."""
+        return int(self.changed.graph.links.is_inferred.sum())
+
+    @property
+    def num_dependencies(self) -> int:
+        """Number of all dependencies."""
+        return len(self.changed.graph.links)
+
+    @property
+    def run(self) -> Frames:
+        """The replayed run, with the longer of the step times."""
+        return run_of(self.basis, self.replay, self.changed.removed, self.text)
+
+
+def predicted(run: Frames, changes: Sequence[Change]) -> Prediction:
+    """Replay a run with changes.
+
+    Raises:
+        UsageError: A change names nothing in the run or contradicts another, or would let a call
+            wait for itself; or the trace lacks times.
+    """
+    basis = basis_of(run)
+    before = recorded_lengths(basis)
+    results = [_replayed(basis, changes, 0.0)]
+    if results[0][0].is_bound:
+        results.append(_replayed(basis, changes, 1.0))
+    lengths = [step_lengths(basis, replay) / made.samples for made, replay in results]
+    times = [step_time(basis, each).step_ns for each in lengths]
+    slowest = int(np.argmax(times))
+    return Prediction(
+        basis,
+        tuple(changes),
+        step_time(basis, before),
+        (min(times), max(times)),
+        tuple(lengths),
+        *results[slowest],
+    )
+
+
+@of_run
+def recorded_lengths(basis: Frames) -> pd.Series:
+    """Return the length of each step in the replay without changes, as `step_lengths`.
+
+    Raises:
+        UsageError: The times of all calls are unknown, or there is nothing to replay.
+    """
+    graph = work_graph(basis)
+    if not len(graph.calls) and (basis.num_calls or not len(graph.points)):
+        calls = counted(basis.num_calls, "call")
+        raise UsageError(
+            "cannot replay the run",
+            found=f"{calls}, none with known times" if basis.num_calls else "no calls, no kernels",
+            why="a replay needs the time at which each call was issued",
+            attempt="a recording, or a trace with times",
+        )
+    return step_lengths(basis, recorded_replay(basis))
+
+
+def _replayed(basis: Frames, changes: Sequence[Change], share: float) -> tuple[Changed, Replay]:
+    found = changed(basis, work_graph(basis), changes, share)
+    replay = replayed(found.graph)
+    if not replay.times.is_reached.all():
+        raise UsageError(
+            f"cannot make the changes {'; '.join(each.text for each in changes)!r}",
+            found="calls that would wait for each other in a circle",
+            why="a call cannot be issued before what it waits for",
+            attempt="fewer of the changes",
+        )
+    return found, replay

@@ -1,0 +1,60 @@
+"""Replays of a run with changes that are given by their texts, which may name findings.
+
+remove where kind=barrier              a change with conditions
+remove where finding=3                 of the calls of the third row of table `findings`
+merge where finding=3,5                of the calls of two rows
+overlap; compute *0.5 where rank=0     two changes
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from commtrace.analyze.findings import reported
+from commtrace.analyze.findings.savings import changes_of
+from commtrace.analyze.replay.changes import FINDING, Change, parsed, separate
+from commtrace.analyze.replay.prediction import Prediction, predicted
+from commtrace.analyze.run.frame import Frames
+from commtrace.errors import UsageError
+from commtrace.units import counted
+
+_NUMBER = r"\d{1,9}"
+_OF_FINDINGS = re.compile(rf"\s*{FINDING}\s*=\s*({_NUMBER}(?:\s*,\s*{_NUMBER})*)\s*")
+
+
+def what_if(run: Frames, texts: Sequence[str]) -> Prediction:
+    """Replay a run with changes, given as `commtrace whatif` takes them.
+
+    Raises:
+        UsageError: A change is none, names nothing in the run or contradicts another, or would
+            let a call wait for itself; there is no such finding; or the trace lacks times.
+    """
+    return predicted(run, [each for text in texts for each in asked(run, text)])
+
+
+def asked(run: Frames, text: str) -> list[Change]:
+    """Return the changes with a text.
+
+    Raises:
+        UsageError: There is no such change, or no such finding.
+    """
+    return [change for each in separate(text) for change in _asked(run, each)]
+
+
+def _asked(run: Frames, text: str) -> list[Change]:
+    verb, _, where = text.partition(" where ")
+    found = _OF_FINDINGS.fullmatch(where)
+    if found is None:
+        return [parsed(text)]
+    every = reported(run)
+    numbers = [int(number) for number in found[1].split(",")]
+    if not all(1 <= number <= len(every) for number in numbers):
+        raise UsageError(
+            f"cannot make the change {text!r}",
+            found=f"{counted(len(every), 'finding')} in this run",
+            attempt="commtrace findings RUN, which lists them" if every else "other conditions",
+        )
+    own = [every[number - 1].finding for number in numbers]
+    return [replace(each, text=text) for each in changes_of(run, verb, own)]

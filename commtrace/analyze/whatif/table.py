@@ -1,0 +1,137 @@
+"""The changes that would make a step of a run shorter, best first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from commtrace.analyze.findings import reported
+from commtrace.analyze.replay.basis import basis_of
+from commtrace.analyze.replay.build import work_graph
+from commtrace.analyze.replay.outcome import Outcome, step_time
+from commtrace.analyze.replay.prediction import predicted, recorded_lengths
+from commtrace.analyze.replay.stretches import WORK, stretches
+from commtrace.analyze.replay.words import LEAST_SHARE, LIMIT, RANGE, why_not_replayed
+from commtrace.analyze.replay.words import step_text as text_of_step
+from commtrace.analyze.run.analysis import Analysis, typed
+from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.whatif.suggestions import Proposal, suggestions
+from commtrace.errors import UsageError
+from commtrace.schema import Column
+
+COLUMNS = (
+    Column("change", str, "", "the change, in words"),
+    Column("how", str, "", "a way to make it"),
+    Column("before_ns", float, "ns", "median time of a steady step, recorded", title="Step"),
+    Column("step_ns", float, "ns", "that time with the change", title="With the change"),
+    Column(
+        "saved_ns", float, "ns", "time of a step that it saves; of a range, the least",
+        title="Saves",
+    ),
+    Column("share", float, "1", "saved time as a fraction of the step", title="Of the step"),
+    Column("most_saved_ns", float, "ns", "the most that it may save", title="At most"),
+    Column("error_ns", float, "ns", "standard error of the step time", title="±"),
+    Column("bound", str, "", "limit (a change saves at most as much), range, or empty"),
+    Column("num_calls", int, "", "calls of all ranks that are changed", title="Calls"),
+    Column(
+        "num_unknown", int, "", "calls that it leaves alone since the trace lacks their data times",
+        title="Not known",
+    ),
+    Column("text", str, "", "the change as `commtrace whatif RUN` takes it", title="Replayed"),
+)  # fmt: skip
+
+
+def best_changes(run: Frames) -> pd.DataFrame:
+    """Return the changes that pay, the largest saving first; limits come last."""
+    if not run.num_calls or why_not_replayed(run):
+        return typed(pd.DataFrame(), COLUMNS)
+    basis = basis_of(run)
+    if not len(work_graph(basis).calls):
+        return typed(pd.DataFrame(), COLUMNS)
+    every = [*_of_findings(run), *map(partial(_of_proposal, basis), suggestions(basis))]
+    table = pd.DataFrame([*filter(None, every)], columns=[column.name for column in COLUMNS])
+    if table.empty:
+        return typed(table, COLUMNS)
+    table = table.assign(is_limit=table["bound"] == LIMIT)
+    order = ["is_limit", "saved_ns", "most_saved_ns", "change"]
+    ordered = table.sort_values(order, ascending=[True, False, False, True])
+    return typed(ordered.drop(columns="is_limit").reset_index(drop=True), COLUMNS)
+
+
+_LEAST_ERRORS = 2.0
+"""Changes that save less than this many standard errors of the step time are left out."""
+
+
+def _of_findings(run: Frames) -> Iterator[dict[str, object] | None]:
+    """Yield rows of the changes that cure findings."""
+    for each in reported(run):
+        if each.saving.outcome is not None:
+            names = {"change": each.finding.title, "how": each.finding.advice}
+            yield _row(each.saving.outcome, names | {"text": each.row["change"]})
+
+
+def _of_proposal(basis: Frames, proposal: Proposal) -> dict[str, object] | None:
+    """Return a row of the table; None if the change cannot be made or saves nothing."""
+    try:
+        answer = predicted(basis, proposal.changes)
+    except UsageError:  # its calls have no times, or would wait for each other
+        return None
+    names = {"change": proposal.title, "how": proposal.how, "text": answer.text}
+    return _row(answer.outcome, names, is_limit=proposal.is_limit)
+
+
+def _row(
+    outcome: Outcome, names: Mapping[str, object], *, is_limit: bool = False
+) -> dict[str, object] | None:
+    """Return a row of the table; None if the change saves nothing worth naming."""
+    step = outcome.before.step_ns
+    least, most = (min(max(saved, 0.0), step) for saved in outcome.saved_ns)
+    noise = np.nan_to_num(_LEAST_ERRORS * outcome.before.error_ns)
+    if not most > max(LEAST_SHARE * step, noise):
+        return None
+    is_range = most - least > LEAST_SHARE * step
+    return {
+        **names,
+        "before_ns": step,
+        "step_ns": step - least,
+        "saved_ns": least,
+        "share": least / step if step else math.nan,
+        "most_saved_ns": most,
+        "error_ns": outcome.before.error_ns,
+        "bound": LIMIT if is_limit else RANGE if is_range else "",
+        "num_calls": outcome.num_calls,
+        "num_unknown": outcome.num_unknown,
+    }
+
+
+def step_text(run: Frames) -> str:
+    """Return the step time of a run in words: `step 12.0 ± 0.1 ms, of 20 steady steps`."""
+    basis = basis_of(run)
+    return text_of_step(step_time(basis, recorded_lengths(basis)))
+
+
+def bound_by(run: Frames) -> list[str]:
+    """Return what the run's time is spent on, along its critical path, in sentences."""
+    found = stretches(basis_of(run))
+    lasts = (found["end"] - found["begin"]).groupby(found["sort"].map(WORK)).sum()
+    total = float(lasts.sum())
+    if not total:
+        return []
+    longest = lasts[lasts > 0.01 * total].sort_values(ascending=False)
+    shares = ", ".join(f"{word} {time / total:.0%}" for word, time in longest.items())
+    return [f"on the critical path: {shares}"]
+
+
+WHATIF = Analysis(
+    "whatif",
+    "What would help",
+    "Which change would save most of a step?",
+    best_changes,
+    COLUMNS,
+    topic="Findings",
+    shown="change how before_ns step_ns saved_ns share bound text",
+)
