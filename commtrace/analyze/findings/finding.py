@@ -83,7 +83,7 @@ COLUMNS = (
 
 MAX_EVIDENCE = 20
 
-REMOVE, SHRINK, EVEN = "remove", "shrink", "even"
+REMOVE, SHRINK, EVEN, USUAL = "remove", "shrink", "even", "usual"
 """Cures that several rules have."""
 
 FAULT, PROGRAM, MACHINE = "fault", "program", "machine"

@@ -15,9 +15,11 @@ from commtrace.analyze.measures.measures import counted_ns
 from commtrace.analyze.overlap.overlap_lost.chances import chances
 from commtrace.analyze.overlap.overlap_lost.reasons import (
     BLOCKED_BY_RECEIVE,
+    BUCKET_ORDER,
     BUCKET_TOO_SMALL,
     ISSUED_LATE,
     LOST,
+    PREFETCH_LATE,
     WAITED_AT_ONCE,
 )
 from commtrace.analyze.overlap.overlap_lost.table import clause, overlap_lost
@@ -27,7 +29,9 @@ from commtrace.units import text_of_duration
 
 _REPORTED = [name for name in LOST if name != BUCKET_TOO_SMALL]
 _BY = ["reason", "kind", "mesh_axis", "phase", "source_file", "source_line"]
-_CURES = dict.fromkeys([ISSUED_LATE, WAITED_AT_ONCE, BLOCKED_BY_RECEIVE], "overlap")
+_CURES = dict.fromkeys(
+    [ISSUED_LATE, WAITED_AT_ONCE, BLOCKED_BY_RECEIVE, BUCKET_ORDER, PREFETCH_LATE], "overlap"
+)
 """Reasons of calls that could be issued earlier, or waited for later, as they are."""
 _LEAST_STEPS = 0.5
 """Part of the steps in which a loss recurs."""

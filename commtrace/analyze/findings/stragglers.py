@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.findings.finding import EVEN, Evidence, Finding, Rule, calls_in
+from commtrace.analyze.findings.finding import USUAL, Evidence, Finding, Rule, calls_in
 from commtrace.analyze.findings.needs import ALIGNMENT, DURATION, STEPS, WAITS, clock_error_ns
 from commtrace.analyze.measures.arrivals import NEEDS_EVERYONE
 from commtrace.analyze.measures.census import census
@@ -58,7 +58,7 @@ def stragglers(frames: Frames) -> list[Finding]:
                 "uneven shard), and its machine.",
                 calls=calls,
                 # In few steps, it cannot be told what a rank usually does.
-                cure=EVEN if 0 < num_steps < LEAST_STEPS else None,
+                cure=USUAL if 0 < num_steps < LEAST_STEPS else None,
             )
         )
     return found
@@ -303,6 +303,6 @@ STALL = Rule(
     "a single long delay of all other ranks",
     stalls,
     (*NEEDS, STEPS),
-    cure=EVEN,
+    cure=USUAL,
     is_once=True,
 )

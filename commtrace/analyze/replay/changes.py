@@ -12,7 +12,8 @@
     merge where source_line=57             calls in a row as one, before a result of them is used
     merge 2 where carries=gradients        each two of them
     balance                                no rank is slower than the median of its peers
-    even where step=7                      the same at each of these collectives by itself
+    usual where step=7                     the same at each of these collectives by itself
+    even where kind=all_to_all             work moves between ranks until they have equally much
     cores                                  no thread waits for a core
     batch *2                               steps have twice the samples; times are for as many
     group_size *2 where mesh_axis=dp       groups have twice as many ranks
@@ -213,7 +214,11 @@ VERBS: dict[str, Verb] = {
     ),
     "even": Verb(
         verbs.even, (), "even where step=7",
-        "no rank computes longer before these collectives than the median of their members",
+        "all members compute equally long before these collectives: work moves between them",
+    ),
+    "usual": Verb(
+        verbs.usual, (), "usual where step=7",
+        "no rank computes longer before these collectives than the median of their other members",
     ),
     "cores": Verb(verbs.cores, (), "cores", "no thread is ready to run without a core"),
     "batch": Verb(

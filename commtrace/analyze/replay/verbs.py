@@ -137,8 +137,13 @@ def balance(given: Context, change: Change) -> np.ndarray:
 
 
 def even(given: Context, change: Change) -> np.ndarray:
-    """Let no rank compute longer before some collectives than their other members."""
+    """Let the members of some collectives compute equally long before them."""
     return work.evened(given.draft, given.run, rows_of(given, change))
+
+
+def usual(given: Context, change: Change) -> np.ndarray:
+    """Let no rank compute longer before some collectives than their other members."""
+    return work.without_outliers(given.draft, given.run, rows_of(given, change))
 
 
 def cores(given: Context, change: Change) -> np.ndarray:

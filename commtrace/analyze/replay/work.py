@@ -87,7 +87,7 @@ def without_stragglers(draft: Draft, run: Frames, rows: np.ndarray | None = None
 
 
 def evened(draft: Draft, run: Frames, rows: np.ndarray) -> np.ndarray:
-    """Let no member compute longer before some collectives than the median of their members.
+    """Let members compute equally long before some collectives: work moves between them.
 
     Args:
         draft: The graph.
@@ -95,8 +95,28 @@ def evened(draft: Draft, run: Frames, rows: np.ndarray) -> np.ndarray:
         rows: The calls of these collectives; all members count.
 
     Returns:
-        Rows of the calls before which a rank became faster.
+        Rows of the calls before which a rank has other work.
     """
+    return _like_members(draft, run, rows, lambda work: work.groupby("group").transform("mean"))
+
+
+def without_outliers(draft: Draft, run: Frames, rows: np.ndarray) -> np.ndarray:
+    """Let no member compute longer before some collectives than the median of the others.
+
+    Args and results are those of `evened`.
+    """
+
+    def becomes(work: pd.Series) -> pd.Series:
+        of_others = _median_of_others(work).reindex(work.index)
+        return work.where(work < of_others, of_others)
+
+    return _like_members(draft, run, rows, becomes)
+
+
+def _like_members(
+    draft: Draft, run: Frames, rows: np.ndarray, becomes: Callable[[pd.Series], pd.Series]
+) -> np.ndarray:
+    """Let members compute as long before some collectives as a function returns for their work."""
     calls = _collectives(draft)
     match = calls["match"]
     chosen = match.isin(match.reindex(rows).dropna()).to_numpy()
@@ -106,8 +126,7 @@ def evened(draft: Draft, run: Frames, rows: np.ndarray) -> np.ndarray:
             [match, np.zeros(len(match), dtype="int64"), calls["rank"]],
             names=["group", "place", "rank"],
         )
-        of_peers = _median_of_others(pd.Series(work, places)).reindex(places).to_numpy()
-        return np.where(chosen, np.maximum(work - of_peers, 0), 0)
+        return np.where(chosen, work - becomes(pd.Series(work, places)).to_numpy(), 0)
 
     return _with_less_work(draft, run, calls, excess)
 
@@ -133,13 +152,14 @@ def _with_less_work(
     calls: pd.DataFrame,
     excess_of: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Shorten the work before calls, and return the rows of those that it was shortened for.
+    """Change the work before calls, and return the rows of those that it was changed for.
 
     Args:
         draft: The graph.
         run: The run.
         calls: The calls, by rank and time; work counts for the next of them.
-        excess_of: Takes the work before each, in ns, and returns how much less it becomes.
+        excess_of: Takes the work before each, in ns, and returns how much less it becomes;
+            below 0 if it becomes more.
     """
     edges = computing_edges(draft, run)
     if calls.empty or not len(edges):
@@ -148,9 +168,9 @@ def _with_less_work(
     has_next = segment >= 0
     work = np.bincount(segment[has_next], draft.length[edges[has_next]], minlength=len(calls))
     factor = 1 - excess_of(work) / np.where(work > 0, work, 1)
-    shorter = has_next & (factor[segment] < 1)
-    draft.scale(edges[shorter], lambda length: length * factor[segment[shorter]])
-    return calls.index.to_numpy()[factor < 1]
+    other = has_next & (factor[segment] != 1)
+    draft.scale(edges[other], lambda length: length * factor[segment[other]])
+    return calls.index.to_numpy()[factor != 1]
 
 
 def _next_call(draft: Draft, calls: pd.DataFrame, edges: np.ndarray) -> np.ndarray:

@@ -36,7 +36,9 @@ def test_the_cause_of_delays_by_changing_ranks_is_their_reason(
     assert row["rule"] == rule
     assert said in row["title"]
     assert row["change"] == f"{change} where finding=1"
-    assert row["cost_ns"] == 4_000 * (20 if rule == "shared_cores" else 19)  # not of the first call
+    # Work that moves is shared by three ranks. The first call has nothing before it.
+    saved = 4_000 * (20 if rule == "shared_cores" else 19 * 2 / 3)
+    assert row["cost_ns"] == pytest.approx(saved, abs=20)
 
 
 @pytest.mark.parametrize("lateness", [late_at_every_other, stalled_once])

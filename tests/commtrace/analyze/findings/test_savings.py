@@ -150,13 +150,15 @@ def test_finding_n_is_the_nth_row_of_the_table() -> None:
     frames = run_of(gathers("aabb", [10, 10, 50, 50], [0] * 4), steps=steps_of(1))
     table = again(frames)
     assert table["cost_ns"].tolist() == [50, 10]
-    assert table["change"].tolist() == ["remove where finding=1", "remove where finding=2"]
+    first, second = (number + 1 for number in table.index)
+    assert table["change"].tolist() == [f"remove where finding={each}" for each in (first, second)]
     rows = [asked(frames, change)[0].rows for change in table["change"]]
     assert [each.tolist() for each in rows if each is not None] == [[6, 7], [2, 3]]
-    (both,) = asked(frames, "remove where finding=2,1")
+    (both,) = asked(frames, f"remove where finding={second},{first}")
     assert both.rows is not None
     assert both.rows.tolist() == [2, 3, 6, 7]
-    assert [each.row["evidence"] for each in reported(frames)[:2]] == table["evidence"].tolist()
+    every = [each.row["evidence"] for each in reported(frames)]
+    assert [every[number - 1] for number in (first, second)] == table["evidence"].tolist()
 
 
 def test_changes_of_several_findings_are_one_text() -> None:

@@ -181,7 +181,8 @@ def test_work_is_evened_out_at_each_collective_by_itself() -> None:
         return made
 
     assert predicted(of_step(90), "balance", num=4) == step_ns(programs(of_step(90), 4))
-    assert predicted(of_step(90), "even", num=4) == step_ns(programs(of_step(0), 4))
+    assert predicted(of_step(90), "usual", num=4) == step_ns(programs(of_step(0), 4))
+    assert predicted(of_step(80), "even", num=4) == step_ns(programs(of_step(0), 4)) + 20 * MS
 
 
 def test_calls_in_a_row_are_merged_unless_a_result_is_used_between() -> None:
