@@ -39,8 +39,8 @@ def suggestions(basis: Frames) -> list[Proposal]:
 def _balanced(run: Frames) -> Iterator[Proposal]:
     yield Proposal(
         "no stragglers",
-        "give each rank equal work before its collectives; `commtrace table stragglers` names the "
-        "ranks and what delays them",
+        "give each rank equal work before its collectives; `commtrace table RUN stragglers` names "
+        "the ranks and what delays them",
         (parsed("balance"),),
     )
 
@@ -77,6 +77,41 @@ def _merged(run: Frames) -> Iterator[Proposal]:
                 "flat tensor",
                 (parsed(f"merge where kind={kind}"),),
             )
+
+
+def _larger_buckets(run: Frames) -> Iterator[Proposal]:
+    comm = run.comm
+    for carries, how in (
+        ("gradients", "DDP: twice the bucket_cap_mb; FSDP2: fully_shard on larger modules"),
+        ("parameters", "FSDP2: fully_shard on larger modules"),
+    ):
+        if ((comm["carries"] == carries) & (comm["step"] >= 0)).sum() > run.num_ranks:
+            yield Proposal(
+                f"buckets of {carries} twice as large",
+                how,
+                (parsed(f"merge 2 where carries={carries}"),),
+            )
+
+
+_OF_TOKENS = ("layer_norm", "rms_norm", "dropout")
+"""Operators on whole activations in tensor parallelism, whose parts need no communication."""
+
+
+def _sequence_parallel(run: Frames) -> Iterator[Proposal]:
+    comm = run.comm
+    reduces = (comm["kind"] == "all_reduce") & (comm["phase"] == "forward") & (comm["module"] != "")
+    names = [name for name in _OF_TOKENS if run.ops["op"].str.contains(name).any()]
+    sizes = run.groups.set_index("name")["size"]
+    axes = mesh_axes(run, comm["group"][reduces]).astype(object)
+    for axis in sorted(set(axes) - {""}) if names else ():
+        size = int(sizes.reindex(comm["group"][reduces][axes == axis].unique()).max())
+        yield Proposal(
+            f"sequence parallelism on axis {axis}: norms and dropouts of a part of the tokens",
+            "SequenceParallel() for norms in the plan of parallelize_module: a reduce-scatter and "
+            "an all-gather, of the same bytes, in place of each all-reduce",
+            tuple([parsed(f"compute /{size} where op~{name}") for name in names]),
+            is_limit=True,
+        )
 
 
 def _in_16_bits(run: Frames) -> Iterator[Proposal]:
@@ -121,7 +156,7 @@ def _slow_ranks(run: Frames) -> Iterator[Proposal]:
         rank = int(table["rank"].iloc[0])
         yield Proposal(
             f"{text_of_ranks([rank])} no slower than its peers",
-            "find what delays it: `commtrace table stragglers`",
+            "find what delays it: `commtrace table RUN stragglers`",
             (parsed(f"balance where rank={rank}"),),
         )
 
@@ -141,12 +176,13 @@ def _even_stages(run: Frames) -> Iterator[Proposal]:
     if cure := even_stages(run):
         yield Proposal(
             "layers moved until all pipeline stages compute for equally long",
-            "split the model at other layers; `commtrace table stages` has the work of each",
+            "split the model at other layers; `commtrace table RUN pipeline_stages` has the "
+            "work of each",
             tuple(map(parsed, separate(cure))),
         )
 
 
 _GENERAL: tuple[Callable[[Frames], Iterator[Proposal]], ...] = (
-    _balanced, _slow_ranks, _even_stages, _hidden, _earlier, _merged, _in_16_bits, _larger_batch,
-    _faster_links, _ideal,
+    _balanced, _slow_ranks, _even_stages, _hidden, _earlier, _merged, _larger_buckets,
+    _sequence_parallel, _in_16_bits, _larger_batch, _faster_links, _ideal,
 )  # fmt: skip
