@@ -18,7 +18,7 @@ from commtrace.analyze.pipelines.schedule import SCHEDULE
 from commtrace.analyze.pipelines.stages import STAGES
 from commtrace.analyze.replay.critical_path import CRITICAL_PATH
 from commtrace.analyze.replay.critical_share import CRITICAL_SHARE
-from commtrace.analyze.replay.slack import SLACK
+from commtrace.analyze.replay.slack import OP_SLACK, SLACK
 from commtrace.analyze.run.analysis import Analysis
 from commtrace.analyze.traffic.bandwidth import BANDWIDTH
 from commtrace.analyze.traffic.by_module import BY_MODULE
@@ -53,7 +53,7 @@ CATALOG: dict[str, Analysis] = {
             START_SKEW,
             BALANCE,
         ),
-        *(CRITICAL_PATH, CRITICAL_SHARE, SLACK),
+        *(CRITICAL_PATH, CRITICAL_SHARE, SLACK, OP_SLACK),
         *(SIZES, BANDWIDTH, MATRIX, KERNEL_PATTERNS),
         *(ALL_TO_ALL_SPLITS, EXPERT_LOAD),
         *(STAGES, BUBBLES, SCHEDULE),

@@ -30,7 +30,7 @@ class Notice:
     """Relevant only to readers of the tables and pictures that it limits."""
 
 
-_OF_PATHS = ("critical_path", "critical_share", "slack", "whatif")
+_OF_PATHS = ("critical_path", "critical_share", "slack", "op_slack", "whatif")
 _OF_TIMES = (
     *("overlap", "balance", "activity", "timeline", "wait_states", "skew", "start_skew"),
     *("bandwidth", "overlap_lost", *_OF_PATHS),

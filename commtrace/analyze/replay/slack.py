@@ -43,6 +43,19 @@ COLUMNS = (
     Column("source_line", int, "", "line in that file"),
 )  # fmt: skip
 
+_OF_OPERATORS = ["op", "module", "phase"]
+OP_COLUMNS = (
+    Column("op", str, "", "the operator"),
+    Column("module", str, "", "path of the innermost module"),
+    Column("phase", str, "", "forward, backward, optimizer or other"),
+    Column("share_critical", float, "1", "those without slack as a fraction of them",
+           title="Critical share"),
+    Column("median_slack_ns", float, "ns", "median slack", title="Median slack"),
+    Column("min_slack_ns", int, "ns", "least slack", title="Least slack"),
+    Column("num_ops", int, "", "operators of all ranks with a known slack", title="Operators"),
+    Column("num_critical", int, "", "operators without slack", title="Critical operators"),
+)  # fmt: skip
+
 
 def slack(frames: Frames) -> pd.DataFrame:
     """Return a row per call site, the largest share of calls without slack first."""
@@ -137,6 +150,24 @@ def _of_operators(part: Frames, edges: pd.DataFrame) -> pd.Series:
     return pd.concat(found)
 
 
+def op_slack(frames: Frames) -> pd.DataFrame:
+    """Return a row per operator and module, the largest share of operators without slack first."""
+    frames = basis_of(frames)
+    known = slack_of_operators(frames)
+    ops = frames.ops.loc[known.index, _OF_OPERATORS].astype(object).assign(slack=known)
+    groups = ops.groupby(_OF_OPERATORS)["slack"]
+    table = groups.agg(
+        num_ops="size",
+        num_critical=lambda each: int((each <= 0).sum()),
+        min_slack_ns="min",
+        median_slack_ns="median",
+    )
+    table["share_critical"] = table["num_critical"] / table["num_ops"]
+    order = ["share_critical", "num_critical", "min_slack_ns", *_OF_OPERATORS]
+    ascending = [name not in ("share_critical", "num_critical") for name in order]
+    return typed(table.reset_index().sort_values(order, ascending=ascending), OP_COLUMNS)
+
+
 def _least_between(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Return the least of `values[low:high]` for each pair; no range is empty."""
     if not len(low):
@@ -156,4 +187,13 @@ SLACK = Analysis(
     shown=(
         "kind mesh_axis module share_critical median_slack_ns min_slack_ns num_calls source_file"
     ),
+)
+OP_SLACK = Analysis(
+    "op_slack",
+    "Slack of operators",
+    "How much longer could operators take without the run ending later?",
+    op_slack,
+    OP_COLUMNS,
+    topic="When",
+    shown="op module phase share_critical median_slack_ns min_slack_ns num_ops",
 )

@@ -123,6 +123,7 @@ TRACES: dict[str, Trace] = {
 ONLY_IN: dict[str, str] = {
     **dict.fromkeys(("all_to_all_splits", "expert_load"), "routed0"),
     **dict.fromkeys(("pipeline_stages", "bubbles", "pipeline_schedule"), "piped0"),
+    "op_slack": "training",
 }
 """Runs with the data of some analyses, which the random runs lack."""
 

@@ -12,7 +12,14 @@ from typing import Any
 
 from commtrace.analyze import CATALOG
 from tests.commtrace.analyze.second.checked import consistency, divergences, findings
-from tests.commtrace.analyze.second.critical import PLACE, critical_path, critical_share, slack
+from tests.commtrace.analyze.second.critical import (
+    OPERATOR,
+    PLACE,
+    critical_path,
+    critical_share,
+    op_slack,
+    slack,
+)
 from tests.commtrace.analyze.second.device import gpu_time, kernel_patterns
 from tests.commtrace.analyze.second.fingerprinted import replicas, tensors
 from tests.commtrace.analyze.second.gradients import unreduced
@@ -100,6 +107,7 @@ SECOND: dict[str, Second] = {
     "critical_path": Second(critical_path, ["at_ns"]),
     "critical_share": Second(critical_share, ["work", "rank", *PLACE]),
     "slack": Second(slack, PLACE),
+    "op_slack": Second(op_slack, OPERATOR),
     "bandwidth": Second(bandwidth, ["kind", "group", "from_bytes", "algorithm", "protocol"]),
     "sizes": Second(sizes, ["kind", "group", "from_bytes"]),
     "matrix": Second(matrix, ["source", "target"]),

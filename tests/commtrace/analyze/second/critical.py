@@ -16,7 +16,15 @@ from typing import Any
 
 from commtrace.analyze import load
 from commtrace.analyze.replay.build import work_graph
-from commtrace.analyze.replay.graph import HOST, ISSUE, KERNEL, KERNEL_BEGIN, MEETING, TRANSFER
+from commtrace.analyze.replay.graph import (
+    HOST,
+    ISSUE,
+    KERNEL,
+    KERNEL_BEGIN,
+    MEETING,
+    TRANSFER,
+    WAIT,
+)
 from tests.commtrace.analyze.second.run import Run
 
 WORDS = (
@@ -300,6 +308,45 @@ def slack(run: Run) -> list[dict[str, Any]]:
             "num_calls": len(slacks),
             "num_critical": slacks.count(0),
             "share_critical": slacks.count(0) / len(slacks),
+            "min_slack_ns": min(slacks),
+            "median_slack_ns": median(slacks),
+        }
+        for place, slacks in sites.items()
+    ]
+
+
+OPERATOR = ["op", "module", "phase"]
+
+
+def op_slack(run: Run) -> list[dict[str, Any]]:
+    """Least slack of the main thread's edges during each operator, by operator and module."""
+    graph = _graph(run)
+    chains: dict[int, dict[int, list[_Edge]]] = defaultdict(lambda: defaultdict(list))
+    for edge in graph.edges:
+        source, target = graph.points[edge.source], graph.points[edge.target]
+        if edge.sort in (HOST, ISSUE, WAIT) and source.chain == target.chain >= 0:
+            chains[target.rank][target.chain].append(edge)
+    main = {
+        rank: max(of_rank.items(), key=lambda item: (len(item[1]), -item[0]))[1]
+        for rank, of_rank in chains.items()
+    }
+    sites: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for row in graph.frames.ops.to_dict("records"):
+        begin = row["start_ns"] - graph.start
+        end = begin + row["duration_ns"]
+        slacks = [
+            graph.latest[e.target] - e.length - graph.time[e.source]
+            for e in main.get(row["rank"], ())
+            if graph.time[e.target] > begin and graph.time[e.source] < end
+        ]
+        if row["start_ns"] >= 0 and row["duration_ns"] >= 0 and slacks:
+            sites[tuple(row[name] for name in OPERATOR)].append(min(slacks))
+    return [
+        {
+            **dict(zip(OPERATOR, place, strict=True)),
+            "num_ops": len(slacks),
+            "num_critical": sum(each <= 0 for each in slacks),
+            "share_critical": sum(each <= 0 for each in slacks) / len(slacks),
             "min_slack_ns": min(slacks),
             "median_slack_ns": median(slacks),
         }
