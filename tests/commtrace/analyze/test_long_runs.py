@@ -132,7 +132,8 @@ def test_who_is_late_is_found_however_long_the_run_is(name: str, rule: str) -> N
     for times in (1, 10**3, 10**6, WEEK_NS // 200_000):
         table = findings(load(scaled(SHORT[name], times=times)))
         assert table["rule"].tolist() == [rule], times
-        assert table["share"].tolist() == pytest.approx(shares, nan_ok=True)
+        # Lengths of a replay are whole nanoseconds.
+        assert table["share"].tolist() == pytest.approx(shares, rel=1e-3, nan_ok=True)
 
 
 @pytest.fixture(scope="module")
