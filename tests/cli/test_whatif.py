@@ -222,7 +222,7 @@ def test_a_run_without_times_cannot_be_replayed(commtrace: Commtrace, tmp_path: 
     assert ended.err == (
         "error: cannot replay the run\n"
         "  found: 6 calls, none with known times\n"
-        "  why: a replay needs the time at which each call was issued\n"
+        "  why: a replay needs the time at which calls were issued, and at which they ended\n"
         "  try: a recording, or a trace with times\n"
     )
     listed = commtrace("whatif", path)
@@ -235,7 +235,11 @@ def test_a_run_without_times_cannot_be_replayed(commtrace: Commtrace, tmp_path: 
 def test_a_run_that_nothing_helps_says_what_it_is_bound_by(
     commtrace: Commtrace, tmp_path: Path
 ) -> None:
-    calls = [call(rank=rank, id=n, seq=n, at=9 * n) for rank in range(2) for n in range(3)]
+    calls = [
+        call(rank=rank, id=n, seq=n, at=9 * n, until=9 * n, blocked_ns=0)
+        for rank in range(2)
+        for n in range(3)
+    ]
     path = write_trace(trace_of(calls), tmp_path / "issued.json")
     assert commtrace("whatif", path).out.endswith(
         "run 18 ns, without steps\n"

@@ -68,6 +68,11 @@ class Census:
         """Number of calls."""
         return self.kinds.total()
 
+    @property
+    def has_ends(self) -> bool:
+        """True if it is known when some call ended; not so in a fake process group."""
+        return bool(self.known["blocked_ns"] or self.known["complete_ns"] or self.num_kernels)
+
     def unknown_kinds(self, column: str) -> list[str]:
         """Return the kinds of the calls of unknown value in a column."""
         return sorted({kind for name, kind in self.unknown if name == column})

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from commtrace.analyze.measures.census import census
 from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.build import recorded_replay, work_graph
 from commtrace.analyze.replay.changes import Change, Changed, changed
@@ -106,13 +107,13 @@ def recorded_lengths(basis: Frames) -> pd.Series:
     Raises:
         UsageError: The times of all calls are unknown, or there is nothing to replay.
     """
-    graph = work_graph(basis)
-    if not len(graph.calls) and (basis.num_calls or not len(graph.points)):
-        calls = counted(basis.num_calls, "call")
+    graph, num = work_graph(basis), basis.num_calls
+    is_timed = len(graph.calls) and census(basis).has_ends
+    if not is_timed and (num or not len(graph.points)):
         raise UsageError(
             "cannot replay the run",
-            found=f"{calls}, none with known times" if basis.num_calls else "no calls, no kernels",
-            why="a replay needs the time at which each call was issued",
+            found=f"{counted(num, 'call')}, none with known times" if num else "no calls",
+            why="a replay needs the time at which calls were issued, and at which they ended",
             attempt="a recording, or a trace with times",
         )
     return step_lengths(basis, recorded_replay(basis))

@@ -139,8 +139,11 @@ def why_not_replayed(run: Frames) -> str:
     """Return why a run with calls cannot be replayed, in a sentence; empty if it can be."""
     if not run.num_calls:
         return ""
-    if not census(run).known["issue_ns"]:
+    counts = census(run)
+    if not counts.known["issue_ns"]:
         return "The run cannot be replayed: the time of issue is unknown for all calls."
+    if not counts.has_ends:
+        return "The run cannot be replayed: when calls ended is unknown, as in a fake group."
     try:
         basis_of(run)
     except UsageError as error:
