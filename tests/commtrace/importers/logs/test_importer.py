@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from commtrace.analyze import CATALOG, Frames, load
-from commtrace.analyze.findings.finding import savings
+from commtrace.analyze.findings.table_rows import savings
 from commtrace.errors import NotATraceError
 from commtrace.importers import import_trace
 from commtrace.importers.log_lines import NcclCall, NcclInit, TimedOutWork, WorkStatus, log_lines
