@@ -242,8 +242,8 @@ def test_ranks_and_what_they_have_started_end_with_the_launcher(
         wait_until(lambda: len(list(tmp_path.glob("*.pid"))) == 4, 60)
         pids = [int(path.stem) for path in tmp_path.glob("*.pid")]
         process.send_signal(number)
-        assert process.communicate(timeout=40)[0] == expected
-        wait_until(lambda: not any(map(is_running, pids)), 10)
+        assert process.communicate(timeout=120)[0] == expected
+        wait_until(lambda: not any(map(is_running, pids)), 60)
     finally:
         for pid in [process.pid, *pids]:
             if is_running(pid):
