@@ -168,8 +168,8 @@ transfers, waits, launches, streams, synchronizations and steps. Not modelled:
 
 `make bench-whatif` runs programs with a known cost, such as a needless gather, replays their runs
 without it, runs the programs without it, and prints predicted and measured step times. Of 19
-costs in 16 programs of 2 and 4 ranks over gloo, the median error was 0.7%; subtracting the
-blocked time of the calls was wrong by 15.9%. A replay without a change gives the recorded times
+costs in 16 programs of 2 and 4 ranks over gloo, the median error was 0.7 to 1.0%; subtracting the
+blocked time of the calls was wrong by 16%. A replay without a change gives the recorded times
 of every call. For 22 recordings of healthy models, it lists no change that saves more than 3%, but
 for limits. What remains, as predicted minus measured time on the critical path of a step:
 

@@ -114,7 +114,8 @@ def with_members(given: Context, rows: np.ndarray) -> np.ndarray:
 
 def latency_shares(given: Context, rows: np.ndarray) -> np.ndarray:
     """Return which part of the transfers of calls is latency now."""
-    own = given.transfers.loc[rows]
-    share, least = own["latency_share"].to_numpy(), own["least_share"].to_numpy()
+    share, least = (
+        given.transfers[name].loc[rows].to_numpy() for name in ("latency_share", "least_share")
+    )
     given.is_bound |= bool(np.isnan(share).any())
     return np.where(np.isnan(share), least + given.latency_share * (1 - least), share)

@@ -46,7 +46,7 @@ def prices_of(run: Frames) -> pd.DataFrame:
     table = pd.DataFrame(
         {
             "kind": comm["kind"].loc[kept],
-            "group_size": size.astype("float64"),
+            "group_size": size.astype("float32"),
             "payload_bytes": payload.where(payload >= 0).astype("float64"),
             "transfer_ns": transfer[calls["end_point"].to_numpy()],
         },
@@ -62,9 +62,10 @@ def prices_of(run: Frames) -> pd.DataFrame:
     latency, per_byte = fitted.reshape(-1, 2)[alike.to_numpy()].T
     size, time = table["payload_bytes"], table["transfer_ns"]
     total = latency + per_byte * size
-    table["latency_share"] = latency / total.where(total > 0)
+    table["latency_share"] = (latency / total.where(total > 0)).astype("float32")
     moving = size * (NANOSECONDS_PER_SECOND / LEAST_BYTES_PER_S)
-    table["least_share"] = (1 - moving / time.where(time > 0)).clip(lower=0).fillna(0)
+    least = (1 - moving / time.where(time > 0)).clip(lower=0).fillna(0)
+    table["least_share"] = least.astype("float32")
     return table
 
 

@@ -23,9 +23,9 @@ from commtrace.errors import UsageError
 from commtrace.schema import MAX_RANKS
 from commtrace.units import NANOSECONDS_PER_SECOND
 
-Price = Callable[[pd.DataFrame, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
-"""Returns the latency and the time of the bytes of transfers, in ns, from `Context.transfers` and
-what they are."""
+Price = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""Takes rows of calls, the latency of their transfers and the time of their bytes, in ns, and
+returns what these become."""
 
 
 def payload(given: Context, change: Change) -> np.ndarray:
@@ -70,7 +70,7 @@ def bandwidth(given: Context, change: Change) -> np.ndarray:
         return _priced(given, rows, lambda _, latency, moving: (latency, moving / change.factor))
     rows = _of_known_size(given, rows)
     per_byte = NANOSECONDS_PER_SECOND / change.amount
-    return _priced(given, rows, lambda of, latency, _: (latency, _bus_bytes(of) * per_byte))
+    return _priced(given, rows, lambda of, latency, _: (latency, _bus_bytes(given, of) * per_byte))
 
 
 def batch(given: Context, change: Change) -> np.ndarray:
@@ -119,8 +119,8 @@ def group_size(given: Context, change: Change) -> np.ndarray:
         given,
         rows,
         lambda of, latency, moving: (
-            latency * grown[of.index].to_numpy(),
-            moving * moved[of.index].to_numpy(),
+            latency * grown.loc[of].to_numpy(),
+            moving * moved.loc[of].to_numpy(),
         ),
     )
 
@@ -165,14 +165,14 @@ def node_size(given: Context, change: Change) -> np.ndarray:
         columns=["latency", "per_byte", "only_latency", "only_bytes"],
     )
 
-    def price(of: pd.DataFrame, *_: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        own = chosen.loc[of.index]
+    def price(of: np.ndarray, *_: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        own = chosen.loc[of]
         is_known = own["latency"].notna()
         given.is_bound |= bool((~is_known).any())
         share = given.latency_share
         latency = own["latency"].where(is_known, share * own["only_latency"])
         per_byte = own["per_byte"].where(is_known, (1 - share) * own["only_bytes"])
-        return latency.to_numpy(), per_byte.to_numpy() * _bus_bytes(of)
+        return latency.to_numpy(), per_byte.to_numpy() * _bus_bytes(given, of)
 
     return _priced(given, rows, price)
 
@@ -192,11 +192,11 @@ def _priced(given: Context, rows: np.ndarray, price: Price) -> np.ndarray:
     edges, of = edits.transfers(given.draft, rows)
     share = latency_shares(given, of)
     lengths = given.draft.length[edges]
-    latency, moving = price(given.transfers.loc[of], lengths * share, lengths * (1 - share))
+    latency, moving = price(of, lengths * share, lengths * (1 - share))
     total = latency + moving
     given.draft.scale(edges, lambda _: total)
     left = np.divide(latency, total, out=share.copy(), where=total > 0)
-    given.transfers.loc[of, "latency_share"] = left
+    given.transfers.loc[of, "latency_share"] = left.astype("float32")
     return distinct(of)
 
 
@@ -207,8 +207,9 @@ def _of_known_size(given: Context, rows: np.ndarray) -> np.ndarray:
     return rows[is_known]
 
 
-def _bus_bytes(of: pd.DataFrame) -> np.ndarray:
+def _bus_bytes(given: Context, rows: np.ndarray) -> np.ndarray:
     """Return the bytes of transfers that a link carries: payload × factor of the busbw."""
+    of = given.transfers.loc[rows]
     return (of["payload_bytes"] * _factors(of)).to_numpy()
 
 

@@ -121,7 +121,7 @@ def merge(given: Context, change: Change) -> np.ndarray:
     )
     own.loc[last, "latency_share"] = np.divide(
         latency, lengths, out=np.ones(len(last)), where=lengths > 0
-    )
+    ).astype("float32")
     return every
 
 

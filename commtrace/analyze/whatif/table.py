@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.findings import reported
+from commtrace.analyze.findings.finding import USUAL
 from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.replay.outcome import Outcome, step_time
@@ -17,6 +18,7 @@ from commtrace.analyze.replay.prediction import predicted, recorded_lengths
 from commtrace.analyze.replay.stretches import WORK, stretches
 from commtrace.analyze.replay.words import LEAST_SHARE, LIMIT, RANGE, why_not_replayed
 from commtrace.analyze.replay.words import step_text as text_of_step
+from commtrace.analyze.replay.work import LEAST_STEPS
 from commtrace.analyze.run.analysis import Analysis, typed
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.whatif.suggestions import Proposal, suggestions
@@ -67,11 +69,15 @@ _LEAST_ERRORS = 2.0
 
 
 def _of_findings(run: Frames) -> Iterator[dict[str, object] | None]:
-    """Yield rows of the changes that cure findings."""
+    """Yield rows of the changes that cure findings, but for single events in a few steps."""
     for each in reported(run):
-        if each.saving.outcome is not None:
+        outcome = each.saving.outcome
+        if outcome is None:
+            continue
+        is_event = each.row["change"].startswith(USUAL)
+        if not (is_event and 0 < outcome.before.num_steps < LEAST_STEPS):
             names = {"change": each.finding.title, "how": each.finding.advice}
-            yield _row(each.saving.outcome, names | {"text": each.row["change"]})
+            yield _row(outcome, names | {"text": each.row["change"]})
 
 
 def _of_proposal(basis: Frames, proposal: Proposal) -> dict[str, object] | None:

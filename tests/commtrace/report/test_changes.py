@@ -50,7 +50,11 @@ def test_the_command_of_a_part_names_the_part() -> None:
 
 
 def test_where_nothing_helps_the_tile_says_what_the_run_is_bound_by() -> None:
-    calls = [call(rank=rank, id=n, seq=n, at=9 * n) for rank in range(2) for n in range(3)]
+    calls = [
+        call(rank=rank, id=n, seq=n, at=9 * n, until=9 * n, blocked_ns=0)
+        for rank in range(2)
+        for n in range(3)
+    ]
     tile = help_on(run_of(calls)).tile
     assert tile.value == "nothing"
     assert tile.note == ("no change that was replayed helps; on the critical path: host work 100%")
