@@ -62,7 +62,7 @@ RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     ((EVERYTHING,), of_recording.sampled),
     (("by_step", "timeline", "overlap", "balance"), of_recording.no_steps),
     (("by_module", "flame"), of_calls.no_modules),
-    (("by_op", "flame", "timeline"), of_calls.no_operators),
+    (("by_op", "op_slack", "flame", "timeline"), of_calls.no_operators),
     ((*_OF_WAITS, *_OF_PATHS), of_calls.no_waits),
     ((*_OF_WAITS, *_OF_PATHS), of_recording.several_clocks),
     (("overlap", "balance"), of_recording.host_clocks),
