@@ -183,7 +183,7 @@ def write_chakra(run: Frames, folder: Path) -> list[str]:
 
 
 def _notes_on_details(ops: pd.DataFrame) -> list[str]:
-    """Return a sentence if the operators of some steps lack details that those of others have."""
+    """Return a sentence if only some steps have details of operators."""
     is_in_step = ops["step"] >= 0
     num_steps = ops["step"][is_in_step].nunique()
     detailed = ops["step"][is_in_step & (ops["bytes"] >= 0)].unique()

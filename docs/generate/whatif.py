@@ -98,7 +98,7 @@ found.run.timeline()  # the replayed run has all views
 A change is a verb, a value if it takes one, and conditions after `where`, joined by `and`.
 Conditions are those of `commtrace table --where`: of table `comm` and `mesh_axis`, or, of
 `compute`, of table `ops` or `kernels`. `finding=3` names the calls of the third row of table `findings`, and
-`finding=3,5` those of two. `; ` separates changes that are one argument.
+`finding=3,5` the calls of two. `; ` separates changes that are one argument.
 
 | change | value | meaning | example |
 | --- | --- | --- | --- |

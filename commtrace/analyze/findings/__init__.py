@@ -1,6 +1,6 @@
 """Findings: the rules for avoidable communication, and their results as a table.
 
-Savings are those of replays with the changes that cure findings (`findings.savings`). Rules that
+Savings come from replays with the changes that cure findings (`findings.savings`). Rules that
 lack data in a trace are listed in `unanswered`, so that an empty result is not mistaken for a clean
 run. Findings muted by the settings are omitted and counted (`muted`).
 """

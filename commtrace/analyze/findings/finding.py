@@ -235,7 +235,7 @@ class Finding:
         advice: The suggested remedy.
         calls: The calls, with the costs over all ranks.
         module: Path of the module; by default, the module that all calls share.
-        cure: As of the rule; by default, that of the rule.
+        cure: The same as `Rule.cure`, which it replaces; None keeps the cure of the rule.
     """
 
     title: str
@@ -262,7 +262,7 @@ class Rule:
         concerns: The subject of its findings: a fault of the program, where nothing could be saved;
             a part of the program; or the machine that it ran on.
         cure: Changes that cure a finding, separated by `; `, as `commtrace whatif` takes them. A
-            change without conditions is of the finding's calls. `shrink` has the part of their
+            change without conditions applies to the finding's calls. `shrink` has the part of their
             bytes that is left. Empty if a replay can make none; None if there is nothing to save.
         is_once: True if a finding is a single event, whose steps count even if they are not steady.
     """

@@ -65,7 +65,7 @@ class Times:
 
 
 def ideal(every: Sequence[Round], times: Mapping[int, Times]) -> list[Replayed]:
-    """Return rounds with equal stages and without delays; `times` are those of each pipeline."""
+    """Return rounds with equal stages and without delays; `times` is by pipeline."""
     return list(Replays(every).replay(_equal(every, times)))
 
 

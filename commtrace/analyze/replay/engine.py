@@ -5,7 +5,7 @@ A point is reached once all edges that lead to it have been passed:
     time[q]    = max over edges p → q of time[p] + length        (at least the point's own origin)
     latest[p]  = min over edges p → q of latest[q] - length      (at most the end of the run)
 
-Times are of the type of the lengths, of which integers are exact. Lists are walked by Python;
+Times have the type of the lengths; integers are exact. Lists are walked by Python;
 arrays of large graphs by the same functions, which numba then compiles.
 """
 

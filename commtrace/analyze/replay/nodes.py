@@ -30,7 +30,7 @@ def nodes_of(run: Frames, text: str) -> pd.Series:
 def spans_nodes(run: Frames, rows: pd.Index, node: pd.Series) -> pd.Series:
     """Return whether ranks of each call are on several nodes, by rows of table `comm`.
 
-    The ranks are the members of its group, or those of a transfer from rank to rank.
+    The ranks are the members of its group, or both ends of a transfer.
     """
     table = members(run)
     num_nodes = node.reindex(table["rank"]).groupby(table["group"].to_numpy()).nunique()

@@ -61,13 +61,19 @@ def slack(frames: Frames) -> pd.DataFrame:
     """Return a row per call site, the largest share of calls without slack first."""
     frames = basis_of(frames)
     of_calls = pd.concat(frames.by_ranks(_of_sites, slack_of_calls(frames)))
-    groups = of_calls.groupby(_BY)["slack"]
-    table = groups.agg(num_calls="size", min_slack_ns="min", median_slack_ns="median")
-    table["num_critical"] = (of_calls["slack"] <= 0).groupby([of_calls[name] for name in _BY]).sum()
-    table["share_critical"] = table["num_critical"] / table["num_calls"]
-    order = ["share_critical", "min_slack_ns", *_BY]
+    return typed(_of_places(of_calls, _BY, "num_calls"), COLUMNS)
+
+
+def _of_places(known: pd.DataFrame, by: list[str], num: str) -> pd.DataFrame:
+    """Return a row per place, the largest share without slack first; `num` counts its rows."""
+    is_critical = known["slack"] <= 0
+    groups = known.assign(is_critical=is_critical).groupby(by)
+    table = groups["slack"].agg(**{num: "size", "min_slack_ns": "min", "median_slack_ns": "median"})
+    table["num_critical"] = groups["is_critical"].sum()
+    table["share_critical"] = table["num_critical"] / table[num]
+    order = ["share_critical", "min_slack_ns", *by]
     ascending = [name != "share_critical" for name in order]
-    return typed(table.reset_index().sort_values(order, ascending=ascending), COLUMNS)
+    return table.reset_index().sort_values(order, ascending=ascending)
 
 
 def _of_sites(part: Frames, known: pd.Series) -> pd.DataFrame:
@@ -155,17 +161,7 @@ def op_slack(frames: Frames) -> pd.DataFrame:
     frames = basis_of(frames)
     known = slack_of_operators(frames)
     ops = frames.ops.loc[known.index, _OF_OPERATORS].astype(object).assign(slack=known)
-    groups = ops.groupby(_OF_OPERATORS)["slack"]
-    table = groups.agg(
-        num_ops="size",
-        num_critical=lambda each: int((each <= 0).sum()),
-        min_slack_ns="min",
-        median_slack_ns="median",
-    )
-    table["share_critical"] = table["num_critical"] / table["num_ops"]
-    order = ["share_critical", "num_critical", "min_slack_ns", *_OF_OPERATORS]
-    ascending = [name not in ("share_critical", "num_critical") for name in order]
-    return typed(table.reset_index().sort_values(order, ascending=ascending), OP_COLUMNS)
+    return typed(_of_places(ops, _OF_OPERATORS, "num_ops"), OP_COLUMNS)
 
 
 def _least_between(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -103,7 +103,7 @@ def evened(draft: Draft, run: Frames, rows: np.ndarray) -> np.ndarray:
 def without_outliers(draft: Draft, run: Frames, rows: np.ndarray) -> np.ndarray:
     """Let no member compute longer before some collectives than the median of the others.
 
-    Args and results are those of `evened`.
+    Arguments and results are the same as for `evened`.
     """
 
     def becomes(work: pd.Series) -> pd.Series:

@@ -61,8 +61,8 @@ def _saved(part: Frames, calls: pd.DataFrame) -> pd.Series:
 def _replayed(run: Frames) -> tuple[pd.DataFrame, pd.Series]:
     """Return `rank id saved` of the replayed calls, and means of `saved` by place and reason.
 
-    Rows are those of table `comm` of what is replayed. Means are for a stored run only. Times are
-    nan if the run cannot be replayed.
+    They have the rows of table `comm` of the replayed part. Means are for a stored run only. Times
+    are nan if the run cannot be replayed.
     """
     try:
         basis = basis_of(run)
