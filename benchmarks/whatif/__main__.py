@@ -120,16 +120,17 @@ def _check_order(console: Console, found: Sequence[Checked]) -> bool:
 
 
 def _print_residuals(console: Console, found: Sequence[Checked], folder: Path) -> None:
-    """Print the causes of wrong predictions, and the median of each as a part of the step."""
+    """Print the causes of wrong predictions; median and largest of each as parts of the step."""
     table = _table("predicted minus measured, per step on the critical path", "cost", *NAMES)
     parts: dict[str, list[float]] = {name: [] for name in NAMES}
     for each in found:
         own = residuals(each.claim, folder)
         table.add_row(each.claim.name, *(f"{own[name] / 1e6:+.2f} ms" for name in NAMES))
-        for name in NAMES:
-            parts[name].append(abs(own[name]) / each.measured)
-    for title, of in (("median, of the step", statistics.median), ("largest", max)):
-        table.add_row(title, *(f"{of(parts[name]):.2%}" for name in NAMES))
+        if each.least == each.most:
+            for name in NAMES:
+                parts[name].append(abs(own[name]) / each.measured)
+    for title, of in (("median but for ranges", statistics.median), ("largest", max)):
+        table.add_row(title, *(f"{of(parts[name] or [0.0]):.2%}" for name in NAMES))
     console.print(table)
 
 

@@ -180,8 +180,8 @@ for limits. What remains, as predicted minus measured time on the critical path 
 | issuing | 0.0% | 0.6% | sends that are issued earlier |
 | waking up | 0.0% | 0.1% | the same |
 
-The table leaves out the longer end of a range: 35% for merged messages whose results no operator
-uses. All programs ran on one host, so that no clocks disagreed.
+The table leaves out small messages whose results no operator uses, which give a range. All programs
+ran on one host, so that no clocks disagreed.
 
 ## From the answer to a change
 
