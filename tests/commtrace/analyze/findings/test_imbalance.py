@@ -56,7 +56,6 @@ def check(frames: Frames, start: str, end: str = BOTH, layers: Sequence[str] = L
 def test_a_hot_rank_gets_more_rows_from_all_ranks() -> None:
     frames = recorded(everywhere(weighted({2: 4})))
     check(frames, "Hot rank 2: it receives 2.3 times the mean of the ranks")
-    assert sum(row["cost_ns"] for row in found(frames)) > 0
     for row in found(frames):
         # Dispatch and combine of each rank, forward and backward.
         assert row["num_calls"] * frames.num_ranks == 4 * RANKS * NUM_STEPS

@@ -108,6 +108,17 @@ def _time_of(run: Frames, recorded: Frames, is_once: bool) -> pd.Series:
     return (steps["end_ns"] - steps["start_ns"]).groupby(steps["step"]).mean()
 
 
+def test_even_experts_save_time() -> None:
+    """In a run whose transfers take time by their bytes, which the ranks of a test do not."""
+    (row,) = (
+        each.row
+        for each in reported(RUNS["routed0"]().with_settings(KEENER))
+        if each.rule.name == "imbalance"
+    )
+    assert row["change"] == "shrink *0.5239 where finding=1; even where finding=1"
+    assert 0 < row["cost_ns"] and row["share"] == pytest.approx(0.068, abs=0.001)
+
+
 def test_in_steps_that_are_alike_a_saving_is_that_of_a_step_times_their_number() -> None:
     frames = barrier_run()
     table = findings(frames)
