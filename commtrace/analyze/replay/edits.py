@@ -39,6 +39,8 @@ from commtrace.analyze.replay.graph import (
 _OF_CALL = (ISSUE, WAIT)
 _MAKING_NS = 5_000, 100_000
 """Time between two calls in a row: no function of Python takes less, and more is work between."""
+_MOST_MAKING = 4
+"""Multiple of the usual time between two calls up to which a busy machine explains it."""
 
 
 def remove(draft: Draft, rows: np.ndarray) -> np.ndarray:
@@ -303,16 +305,23 @@ def _turns(collectives: pd.DataFrame) -> pd.Series:
     return pd.Series(np.arange(len(order)), index=order)
 
 
-def merge(draft: Draft, runs: list[np.ndarray], lengths: np.ndarray) -> np.ndarray:
+def merge(
+    draft: Draft, runs: list[np.ndarray], lengths: np.ndarray, is_idle: np.ndarray
+) -> np.ndarray:
     """Let each sequence of calls become its last call, with a transfer of another length.
 
     Args:
         draft: The graph.
         runs: Rows of the calls of each sequence of a rank, in order.
         lengths: Length of the transfer of each, in ns.
+        is_idle: Whether no operator ran between a call and the next, for each but the last of all
+            calls. Then the host was making the next, unless that took much longer than usual.
     """
     last = np.array([run[-1] for run in runs], dtype="int64")
-    remove(draft, np.concatenate([run[:-1] for run in runs]) if runs else last)
+    every = np.concatenate(runs) if runs else last
+    making = _making(draft, every[:-1][is_idle], every[1:][is_idle])
+    remove(draft, np.setdiff1d(every, last))
+    draft.length[making] = 0
     calls = draft.calls.loc[last]
     length_of = np.zeros(len(draft.points), dtype="int64")
     length_of[calls["end_point"].to_numpy()] = np.rint(lengths).astype("int64")
@@ -320,6 +329,16 @@ def merge(draft: Draft, runs: list[np.ndarray], lengths: np.ndarray) -> np.ndarr
     into &= np.isin(draft.sort, [TRANSFER, QUEUE])
     draft.length[into] = length_of[draft.target[into]]
     return last
+
+
+def _making(draft: Draft, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Return the edges in which hosts make a call right after another, by rows of the two."""
+    between = np.flatnonzero(_between_calls(draft))
+    source, target = draft.source[between], draft.target[between]
+    row = draft.points.row
+    is_next = pd.Series(after, before).reindex(row[source]).to_numpy() == row[target]
+    usual = _making_ns(draft)[draft.points.rank[target]]
+    return between[is_next & (draft.length[between] <= _MOST_MAKING * usual)]
 
 
 def transfers(draft: Draft, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -114,7 +114,7 @@ def merge(given: Context, change: Change) -> np.ndarray:
     # Latency once, and the bytes of all of them.
     latency = np.maximum.reduceat(times * share, first)
     lengths = latency + np.add.reduceat(times * (1 - share), first)
-    last = edits.merge(given.draft, found, lengths)
+    last = edits.merge(given.draft, found, lengths, _are_idle(given, every, first))
     own = given.transfers
     own.loc[last, "payload_bytes"] = np.add.reduceat(
         own.loc[every, "payload_bytes"].to_numpy(), first
@@ -123,6 +123,25 @@ def merge(given: Context, change: Change) -> np.ndarray:
         latency, lengths, out=np.ones(len(last)), where=lengths > 0
     ).astype("float32")
     return every
+
+
+def _are_idle(given: Context, every: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Return whether no operator began between calls and the next, for all but the last of them.
+
+    Args:
+        given: The graph.
+        every: Rows of the calls, in order.
+        first: Where in `every` a sequence begins.
+    """
+    run, calls = given.run, given.draft.calls.loc[every]
+    is_idle = np.zeros(len(every) - 1, dtype=bool)
+    for rank, of_rank in run.ops.groupby("rank"):
+        start = np.sort(of_rank["start_ns"].to_numpy()) - run.start_ns
+        own = calls["rank"].to_numpy() == rank
+        num_before = np.searchsorted(start, calls["begin"].to_numpy())
+        is_idle |= own[1:] & own[:-1] & (num_before[1:] == num_before[:-1])
+    is_idle[first[1:] - 1] = False
+    return is_idle
 
 
 def balance(given: Context, change: Change) -> np.ndarray:

@@ -23,7 +23,7 @@ MS = 1_000_000
 
 @dataclass(frozen=True)
 class Work:
-    lasts: int
+    lasts: float
     op: str = ""
 
 
@@ -79,12 +79,13 @@ class _Rank:
             if isinstance(each, Step):
                 self.steps.append(self.now)
             elif isinstance(each, Work):
+                lasts = round(MS * each.lasts)
                 if each.op:
                     self.ops.append(
                         op(rank=self.rank, id=len(self.ops), op=each.op, at=self.now,
-                           duration_ns=MS * each.lasts, level="local", module=f"layers.{each.op}")
+                           duration_ns=lasts, level="local", module=f"layers.{each.op}")
                     )  # fmt: skip
-                self.now += MS * each.lasts
+                self.now += lasts
                 self.written = self.now
             elif isinstance(each, Ready):
                 self.ready[each.name] = self.now

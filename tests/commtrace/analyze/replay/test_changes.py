@@ -221,6 +221,26 @@ def test_calls_in_a_row_are_merged_unless_a_result_is_used_between() -> None:
     assert predicted(several, "merge 3") == predicted(several, "merge")
 
 
+def test_what_makes_a_call_goes_with_it_unless_an_operator_ran_or_it_took_long() -> None:
+    gaps = [Work(0.05), Work(0.05), Work(0.15), Work(3), Work(0.15, "norm"), Work(0.05)]
+    sizes = (8, 64, 500, 8, 8, 64, 500)
+
+    def several(rank: int, number: int) -> Sequence[Any]:
+        names = [f"{each}_{number}" for each in range(len(sizes))]
+        calls = [
+            Call(name, 100 + num, num_bytes=num) for name, num in zip(names, sizes, strict=True)
+        ]
+        paired = [each for pair in zip(gaps, calls[1:], strict=True) for each in pair]
+        return [Work(20), calls[0], *paired, *map(Use, names), Work(40)]
+
+    def one(rank: int, number: int) -> Sequence[Any]:
+        num = sum(sizes)
+        kept = [20 - 0.05, 3 - 0.05, 0.15 - 0.05, 40]  # the usual time to make a call is 0.05
+        return [Work(sum(kept)), Call(f"m{number}", 100 + num, num_bytes=num)]
+
+    assert predicted(several, "merge") == pytest.approx(step_ns(programs(one)), abs=0.02 * MS)
+
+
 def test_latency_and_bandwidth_are_told_apart_by_sizes() -> None:
     def of_step(latency: int, per_byte: float) -> Callable[[int, int], Sequence[Any]]:
         def made(rank: int, number: int) -> Sequence[Any]:
