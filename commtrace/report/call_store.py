@@ -28,6 +28,7 @@ import pandas as pd
 
 from commtrace.analyze.measures.arrivals import arrivals, end_ns
 from commtrace.analyze.measures.measures import with_group_facts
+from commtrace.analyze.replay.slack import known_slack
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import is_transfer, numbers, partners
 from commtrace.analyze.traffic.calls import COLUMNS
@@ -63,6 +64,7 @@ _TIMES: dict[str, tuple[tuple[str, int], ...]] = {
     "transfer_ns": (("blocked_ns", 1), ("wait_ns", -1)),
     "data_ready_ns": (("issue_ns", 1),),
     "result_used_ns": (("complete_ns", 1),),
+    "slack_ns": (),
 }
 _IN_SERIES = ("id", "seq", "step", "module_call", "op_id", "thread", "issue_ns")
 """Columns stored as differences from the preceding call on the same rank."""
@@ -87,12 +89,17 @@ class CallStore:
         return base64.b64encode(self.body).decode()
 
 
-def call_store(frames: Frames, overview: Overview | None = None) -> CallStore:
+def call_store(
+    frames: Frames, overview: Overview | None = None, *, is_whole: bool = True
+) -> CallStore:
     """Pack the calls of a run or an excerpt, by rank and time, with their lanes, waits and ends."""
     found, finding_sets = findings_of_calls(frames)
     arrived = arrivals(frames)
     order = np.lexsort((frames.comm["issue_ns"], frames.comm["rank"]))
     columns = {name: values[order] for name, values in _own(frames, arrived).items()}
+    # The slack of an excerpt is no slack of the run.
+    slack = known_slack(frames) if is_whole else pd.Series(dtype="int64")
+    columns["slack_ns"] = slack.reindex(frames.comm.index, fill_value=-1).to_numpy()[order]
     columns["found"] = found[order]
     comm = with_group_facts(frames, [*map(str, frames.comm)]).assign(
         operators=operators_around(frames)

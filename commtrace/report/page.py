@@ -79,7 +79,7 @@ def render_page(run: Frames, selection: Selection = WHOLE_RUN) -> str:
     found = consistency_summary(answers)
     helps, replayed = help_of(answers, selection), replayed_note(frames)
     detail = answers.detail
-    store = call_store(detail.frames, detail.overview)
+    store = call_store(detail.frames, detail.overview, is_whole=detail.is_whole)
     data = page_data(answers, store, all_notices)
     return offline_page(
         "page.html",

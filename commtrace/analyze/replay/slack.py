@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.replay.basis import basis_of
+from commtrace.analyze.replay.basis import basis_of, replayed_calls
 from commtrace.analyze.replay.build import recorded_replay
 from commtrace.analyze.replay.graph import HOST, ISSUE, KERNEL, KERNEL_END, TRANSFER, WAIT, Replay
 from commtrace.analyze.replay.longest_path import UNKNOWN_SLACK, slack_of_edges
@@ -21,6 +21,7 @@ from commtrace.analyze.run.analysis import Analysis, typed
 from commtrace.analyze.run.cached_per_run import of_run
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import mesh_axes
+from commtrace.errors import UsageError
 from commtrace.schema import Column
 
 _BY = ["kind", "mesh_axis", "module", "source_file", "source_line"]
@@ -92,6 +93,15 @@ def slack_of_calls(run: Frames) -> pd.Series:
     calls = replay.graph.calls
     found = _least_of_own(replay, calls["end_point"].to_numpy())
     return pd.Series(found, index=calls.index, name="slack")[found != UNKNOWN_SLACK]
+
+
+def known_slack(frames: Frames) -> pd.Series:
+    """Return the slack of calls in a run that is replayed as a whole; empty for any other run."""
+    try:
+        basis = replayed_calls(frames)
+    except UsageError:
+        return pd.Series(dtype="int64")
+    return slack_of_calls(basis.frames) if basis.is_whole else pd.Series(dtype="int64")
 
 
 @of_run

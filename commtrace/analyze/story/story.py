@@ -10,14 +10,12 @@ import pandas as pd
 
 from commtrace.analyze.findings import detected
 from commtrace.analyze.measures.arrivals import end_ns
-from commtrace.analyze.replay.basis import replayed_calls
-from commtrace.analyze.replay.slack import slack_of_calls
+from commtrace.analyze.replay.slack import known_slack
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.story.peers import MatchedCalls, Peer, matched_calls, ranks_of
 from commtrace.analyze.story.why import CallReason, what_is_unknown, why
 from commtrace.analyze.waits.lateness import Lateness, lateness_at
 from commtrace.collective_table import KINDS, busbw_factor
-from commtrace.errors import UsageError
 from commtrace.tracefile.sources import SourceLine, excerpt, lines_around, read_lines
 from commtrace.units import NANOSECONDS_PER_SECOND
 
@@ -257,17 +255,8 @@ def _time(frames: Frames, call: pd.Series, collective: MatchedCalls, group_size:
         algbw_bytes_per_s=algbw,
         busbw_bytes_per_s=busbw,
         device_ns=int(call["device_ns"]),
-        slack_ns=_slack_ns(frames, call),
+        slack_ns=int(known_slack(frames).get(call.name, -1)),
     )
-
-
-def _slack_ns(frames: Frames, call: pd.Series) -> int:
-    """Return the slack of a call; -1 if it is unknown, as in a run that is not all replayed."""
-    try:
-        basis = replayed_calls(frames)
-    except UsageError:
-        return -1
-    return int(slack_of_calls(basis.frames).get(call.name, -1)) if basis.is_whole else -1
 
 
 def _unknown_of_time(call: pd.Series, time: Time, collective: MatchedCalls) -> dict[str, str]:

@@ -220,8 +220,15 @@ class Story {
       storyLine("blocked", blocked === null ? "not known" : `${FORMATS.ns(blocked)}${hidden > 0 ? `, ${FORMATS.ns(hidden)} overlapped` : ""}`),
       wait !== null && storyLine("waited", `${FORMATS.ns(wait)}${this.has("last_rank") ? forWhom : ""}`),
       this.has("transfer_ns") && storyLine("transfer", `${this.text("transfer_ns")}, after all had arrived`),
+      this.slack(),
       this.bandwidth(lasted),
     ];
+  }
+
+  slack() {
+    const slack = this.value("slack_ns");
+    if (slack === null) return null;
+    return storyLine("slack", slack === 0 ? "none: if it takes longer, so does the run" : `could take ${FORMATS.ns(slack)} longer before the run does`);
   }
 
   bandwidth(lasted) {

@@ -6,6 +6,7 @@ import pytest
 
 from commtrace.analyze import CATALOG, Frames, load
 from commtrace.analyze.measures.arrivals import end_ns
+from commtrace.analyze.replay.slack import slack_of_calls
 from commtrace.report import call_store as module
 from commtrace.report.call_store import CallStore, call_store
 from commtrace.schema import INSTANT
@@ -40,6 +41,16 @@ def test_every_value_of_every_call_comes_back(frames: Frames) -> None:
         else:
             values = store.sites[column.name].iloc[found["site"]].tolist()
         assert values == wanted[column.name].tolist(), column.name
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_the_slack_of_calls_is_that_in_the_whole_run(is_whole: bool) -> None:
+    frames = load(training_trace())
+    found = columns(call_store(frames, is_whole=is_whole))
+    known = slack_of_calls(frames) if is_whole else {}
+    order = frames.comm.sort_values(["rank", "issue_ns"], kind="stable").index
+    assert found["slack_ns"] == [known.get(row, -1) for row in order]
+    assert (max(found["slack_ns"]) > 0) == is_whole
 
 
 def test_calls_that_differ_in_time_only_share_a_site() -> None:

@@ -209,6 +209,9 @@ def said_by_story(story: Story) -> list[str]:
         said.append(text_of_duration(story.time.blocked_ns))
     if story.time.wait_ns >= 0:
         said.append(text_of_duration(story.time.wait_ns))
+    if story.time.slack_ns >= 0:
+        slack = f"could take {text_of_duration(story.time.slack_ns)} longer before the run does"
+        said.append(slack if story.time.slack_ns else "if it takes longer, so does the run")
     if story.payload_bytes >= 0:
         said.append(text_of_bytes(story.payload_bytes))
     if story.time.busbw_bytes_per_s == story.time.busbw_bytes_per_s:
