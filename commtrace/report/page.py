@@ -31,7 +31,7 @@ from commtrace.report.detail import shown_text
 from commtrace.report.offline import offline_page
 from commtrace.report.style import style_sheet
 from commtrace.report.tables import tables
-from commtrace.report.tiles import extent, tiles
+from commtrace.report.tiles import answer_tiles, extent, size_tiles
 from commtrace.report.time_windows import timeline_data
 from commtrace.schema import PHASES
 from commtrace.selection import WHOLE_RUN, Selection
@@ -90,7 +90,8 @@ def render_page(run: Frames, selection: Selection = WHOLE_RUN) -> str:
         title=_title(frames),
         run=frames.run,
         extent=extent(answers),
-        tiles=tiles(answers, found, helps.tile),
+        answer_tiles=answer_tiles(answers, found, helps.tile),
+        size_tiles=size_tiles(answers),
         helps=helps,
         replayed=replayed,
         findings=finding_cards(answers),

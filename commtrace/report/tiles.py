@@ -15,12 +15,12 @@ from commtrace.analyze.consistency import BAD, GOOD
 from commtrace.analyze.devices.gpu_time import SUMS, shares
 from commtrace.analyze.findings import RULES, unanswered
 from commtrace.analyze.findings.table_rows import time_text
-from commtrace.analyze.measures.census import WAIT, census
+from commtrace.analyze.measures.census import census
 from commtrace.analyze.measures.measures import recorded_ns
-from commtrace.analyze.measures.steady_steps import is_steady, left_out_text
+from commtrace.analyze.measures.steady_steps import left_out_text
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.known import is_fake_world, why_incomplete
-from commtrace.analyze.waits.stragglers import stands_out
+from commtrace.analyze.waits.exposed_share import ExposedShare, exposed_share
 from commtrace.report.answers import Answers
 from commtrace.report.cards import ConsistencySummary
 from commtrace.units import counted, known_note, text_of_bytes, text_of_duration
@@ -59,33 +59,36 @@ class Tile:
         return not math.isnan(self.share)
 
 
-def tiles(answers: Answers, found: ConsistencySummary, opening: Tile | None = None) -> list[Tile]:
-    """Return the tiles of a run, in order.
+def answer_tiles(
+    answers: Answers, found: ConsistencySummary, best: Tile | None = None
+) -> list[Tile]:
+    """Return the tiles of the first row: what a step is lost to, what helps, and what is wrong.
 
     Args:
         answers: The run's analyses.
         found: Summary of the consistency check.
-        opening: First tile, such as the best change. If it has a value, it takes the place of the
-            number of findings.
+        best: The best change. If it has a value, it takes the place of the number of findings.
     """
-    frames, ranks = answers.frames, answers["by_rank"]
-    is_known = opening is not None and opening.value != NOT_KNOWN
+    frames = answers.frames
+    helps = best if best is not None and best.value != NOT_KNOWN else None
     return [
-        *([opening] if opening else []),
-        _bytes(frames),
-        _collectives(frames, ranks),
-        _blocked(frames, ranks),
-        _exposed(frames, answers["overlap"]),
-        _late(frames, ranks),
+        _exposed(frames),
+        _late(frames),
         *_devices(answers),
-        *([] if is_known else [_findings(frames, answers.findings)]),
+        helps or _findings(frames, answers.findings),
         _consistency(found),
     ]
 
 
+def size_tiles(answers: Answers) -> list[Tile]:
+    """Return the tiles of the second row: the size of the communication."""
+    frames, ranks = answers.frames, answers["by_rank"]
+    return [_collectives(frames, ranks), _bytes(frames), _blocked(frames, ranks)]
+
+
 def extent(answers: Answers) -> list[str]:
-    """Describe the size of the run in short texts: ranks and hosts, steps."""
-    return [_ranks(answers.frames, answers["by_rank"]), _steps(answers["by_step"])]
+    """Describe the size of the run in short texts: ranks and hosts, steps and their time."""
+    return [_ranks(answers.frames, answers["by_rank"]), _steps(answers.frames, answers["by_step"])]
 
 
 def _joined(*parts: str) -> str:
@@ -135,30 +138,22 @@ def _blocked(frames: Frames, ranks: pd.DataFrame) -> Tile:
     return Tile(title, text_of_duration(mean), _joined("per rank", of_time, blocked.note))
 
 
-def _exposed(frames: Frames, overlap: pd.DataFrame) -> Tile:
-    """Return the exposed part of the time of steady steps, or of the recorded time without steps.
-
-    Ranks and steps whose exposed time is unknown are left out of both times.
-    """
-    title, inside = "Exposed", overlap[overlap["step"] >= 0]
+def _exposed(frames: Frames) -> Tile:
+    """Return the exposed part of steady steps, or of the recorded time without steps."""
+    title, share = "Exposed communication", exposed_share(frames)
     if note := _nothing(frames):
         return Tile(title, NOT_KNOWN, note)
-    steady = inside[is_steady(frames, inside["step"])]
-    rows = steady if len(inside) else overlap
-    known = rows[(rows["exposed_ns"] >= 0) & (rows["duration_ns"] >= 0)]
-    if len(inside):
-        note, time_ns = "of step time is exposed communication", known["duration_ns"].sum()
-        note = _joined(note, left_out_text(frames))
-    else:
-        note, recorded = "of the recorded time is exposed communication", recorded_ns(frames)
-        time_ns = recorded.drop(rows["rank"][~rows.index.isin(known.index)], errors="ignore").sum()
-    num_calls = int(rows["num_calls"].sum())
-    num_known = int((known["num_calls"] - known["num_untimed"]).sum())
-    share = known["exposed_ns"].sum() / time_ns if time_ns and len(known) else math.nan
-    if math.isnan(share):
-        return Tile(title, NOT_KNOWN, known_note(num_known, num_calls) or "no time is known")
-    note = _joined(note, known_note(num_known, num_calls))
-    return Tile(title, f"{share:.1%}", note, share, target="steps")
+    known = known_note(share.num_timed, share.num_calls)
+    if math.isnan(share.exposed):
+        return Tile(title, NOT_KNOWN, known or "no time is known")
+    note = _joined(_of_time(share), left_out_text(frames), known)
+    return Tile(title, f"{share.exposed:.1%}", note, share.exposed, target="steps")
+
+
+def _of_time(share: ExposedShare) -> str:
+    if not share.num_steps:
+        return "of the recorded time"
+    return f"of a step of {text_of_duration(share.step_ns)}"
 
 
 def _ranks(frames: Frames, ranks: pd.DataFrame) -> str:
@@ -171,13 +166,12 @@ def _ranks(frames: Frames, ranks: pd.DataFrame) -> str:
     return f"{counted(len(ranks), 'rank')}{where}{gone}"
 
 
-def _steps(steps: pd.DataFrame) -> str:
-    inside = steps[steps["step"] >= 0]
-    if inside.empty:
+def _steps(frames: Frames, steps: pd.DataFrame) -> str:
+    num_steps, step_ns = int((steps["step"] >= 0).sum()), exposed_share(frames).step_ns
+    if not num_steps:
         return "no steps marked"
-    median = inside["duration_ns"].median()
-    lasts = "" if math.isnan(median) else f", median {text_of_duration(median)}"
-    return f"{counted(len(inside), 'step')}{lasts}"
+    lasts = "" if math.isnan(step_ns) else f", median {text_of_duration(step_ns)}"
+    return f"{counted(num_steps, 'step')}{lasts}"
 
 
 def _devices(answers: Answers) -> list[Tile]:
@@ -215,17 +209,16 @@ def _consistency(found: ConsistencySummary) -> Tile:
     return Tile(title, found.word, found.note, target=target, mood=found.mood)
 
 
-def _late(frames: Frames, ranks: pd.DataFrame) -> Tile:
-    title, waits = "Worst rank", census(frames).sums[WAIT]
-    if ranks.empty or ranks["caused_wait_ns"].max() <= 0:
-        none = "no known waits between ranks"
-        return Tile(title, NOT_KNOWN, none if waits.is_unknown else _joined("no waits", waits.note))
-    worst = ranks.sort_values("caused_wait_ns", ascending=False, kind="stable").iloc[0]
-    share = worst["caused_wait_ns"] / waits.total
-    if not stands_out(share, frames.num_ranks):
-        waited = text_of_duration(waits.total / frames.num_ranks)
-        note = f"no rank stands out: each waited {waited} for others on average"
-        return Tile(title, "none", _joined(note, waits.note), target="waits")
-    waited = text_of_duration(int(worst["caused_wait_ns"]))
-    note = _joined(f"others waited {waited} for it, {share:.0%} of the total wait", waits.note)
-    return Tile(title, f"rank {worst['rank']}", note, target="waits")
+def _late(frames: Frames) -> Tile:
+    title, share = "Waiting for late ranks", exposed_share(frames)
+    if note := _nothing(frames):
+        return Tile(title, NOT_KNOWN, note)
+    known = known_note(share.num_met, share.num_calls)
+    if math.isnan(share.waiting):
+        return Tile(title, NOT_KNOWN, _joined("no known waits between ranks", known))
+    if not share.waiting:
+        return Tile(title, "0%", _joined("no rank waits for another", known), target="waits")
+    caused = f"{share.caused:.0%} of it for rank {share.worst_rank}"
+    by = caused if share.worst_rank >= 0 else "no rank stands out as their cause"
+    of = "of step time" if share.num_steps else "of the recorded time"
+    return Tile(title, f"{share.waiting:.1%}", _joined(of, by, known), share.waiting, "waits")

@@ -9,7 +9,7 @@ from commtrace.analyze.notices import EVERYTHING
 from commtrace.escaping import visible
 from commtrace.report.answers import Answers
 from commtrace.report.cards import consistency_summary
-from commtrace.report.tiles import Tile, tiles
+from commtrace.report.tiles import Tile, answer_tiles, size_tiles
 from commtrace.units import counted, text_of_mean, text_of_value
 from commtrace.views.html import html
 
@@ -84,7 +84,7 @@ def _tiles(frames: Frames) -> list[Tile]:
     if frames.num_calls > _MOST_CALLS:
         return []
     answers = Answers(frames)
-    return tiles(answers, consistency_summary(answers))
+    return answer_tiles(answers, consistency_summary(answers)) + size_tiles(answers)
 
 
 def _name(frames: Frames) -> str:

@@ -12,7 +12,7 @@ from commtrace.analyze.consistency import compared, result_of
 from commtrace.analyze.story import explain
 from commtrace.report.answers import Answers
 from commtrace.report.cards import consistency_summary
-from commtrace.report.tiles import NOT_KNOWN, extent, tiles
+from commtrace.report.tiles import NOT_KNOWN, answer_tiles, extent
 from dtensor_core.testing import fake_world
 
 
@@ -50,6 +50,6 @@ def test_a_fake_world_is_named_where_ranks_are(frames: Frames) -> None:
     )
     answers = Answers(frames)
     assert extent(answers)[0] == "1 rank on 1 host, of a fake world of 8"
-    shown = {tile.title: tile for tile in tiles(answers, consistency_summary(answers))}
-    assert shown["Exposed"].value == NOT_KNOWN
+    shown = {tile.title: tile for tile in answer_tiles(answers, consistency_summary(answers))}
+    assert shown["Exposed communication"].value == NOT_KNOWN
     assert not [tile.title for tile in shown.values() if tile.value == "1 fault"]

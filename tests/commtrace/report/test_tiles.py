@@ -8,14 +8,14 @@ from commtrace.analyze import Frames, load
 from commtrace.analyze.findings import RULES, unanswered
 from commtrace.report.answers import Answers
 from commtrace.report.cards import consistency_summary
-from commtrace.report.tiles import NOT_KNOWN, Tile, extent, tiles
+from commtrace.report.tiles import NOT_KNOWN, Tile, answer_tiles, extent, size_tiles
 from tests.commtrace.analyze.rows import call, rank_row, run_of, step
 from tests.commtrace.analyze.training import training_trace
 
 
 def tiles_of(frames: Frames) -> list[Tile]:
     answers = Answers(frames)
-    return tiles(answers, consistency_summary(answers))
+    return [*answer_tiles(answers, consistency_summary(answers)), *size_tiles(answers)]
 
 
 def texts(frames: Frames) -> dict[str, tuple[str, str]]:
@@ -37,11 +37,8 @@ def test_the_tiles_of_a_small_run() -> None:
         "Bytes sent": (*("4 kB", "by all ranks, for a payload of 6 kB, known for 2 of 3 calls"),),
         "Calls": ("3", "of 2 kinds; 1 to 2 per rank"),
         "Time blocked": ("300 µs", "per rank, of 1 ms recorded, known for 2 of 3 calls"),
-        "Exposed": ("30.0%", "of step time is exposed communication"),
-        "Worst rank": (
-            "rank 1",
-            "others waited 200 µs for it, 100% of the total wait, known for 2 of 3 calls",
-        ),
+        "Exposed communication": ("30.0%", "of a step of 500 µs"),
+        "Waiting for late ranks": ("10.0%", "of step time, 100% of it for rank 1"),
         "Findings": ("0", f"no rule applies; 9 of {len(RULES)} lack data"),
         "Ranks consistent": (
             *("2 of 3 calls", "no fault among the 2 of 3 calls that could be compared"),
@@ -50,9 +47,15 @@ def test_the_tiles_of_a_small_run() -> None:
     assert extent(Answers(frames)) == ["2 ranks on 1 host", "2 steps, median 500 µs"]
 
 
-@pytest.mark.parametrize(("late_to", "value"), [((3, 3, 2, 2), "none"), ((6, 2, 1, 1), "rank 0")])
-def test_a_rank_is_the_worst_from_one_and_a_half_times_its_even_share_on(
-    late_to: tuple[int, ...], value: str
+@pytest.mark.parametrize(
+    ("late_to", "cause"),
+    [
+        ((3, 3, 2, 2), "no rank stands out as their cause"),
+        ((6, 2, 1, 1), "60% of it for rank 0"),
+    ],
+)
+def test_a_rank_causes_the_waits_from_one_and_a_half_times_its_even_share_on(
+    late_to: tuple[int, ...], cause: str
 ) -> None:
     """Four ranks, each late by the same time to some of ten collectives."""
     late = [rank for rank, num in enumerate(late_to) for _ in range(num)]
@@ -61,15 +64,15 @@ def test_a_rank_is_the_worst_from_one_and_a_half_times_its_even_share_on(
              call_ns=50 - 40 * (late[n] == r), blocked_ns=50 - 40 * (late[n] == r))
         for n in range(10) for r in range(4)
     ]  # fmt: skip
-    found = texts(run_of(calls, num_ranks=4))["Worst rank"]
-    assert found[0] == value
-    assert found[1].startswith("no rank stands out") == (value == "none")
+    value, note = texts(run_of(calls, num_ranks=4))["Waiting for late ranks"]
+    # 10 calls, three ranks of four wait 40 ns each, of 1 ms recorded by each.
+    assert (value, note) == ("0.0%", f"of the recorded time, {cause}")
 
 
 def test_without_steps_the_share_is_of_the_recorded_time() -> None:
     found = texts(run_of([call(at=0, blocked_ns=100_000)]))
-    assert found["Exposed"] == ("5.0%", "of the recorded time is exposed communication")
-    assert found["Worst rank"][0] == NOT_KNOWN
+    assert found["Exposed communication"] == ("5.0%", "of the recorded time")
+    assert found["Waiting for late ranks"][0] == NOT_KNOWN
 
 
 def test_the_tiles_of_calls_that_were_neither_timed_nor_sized_nor_compared() -> None:
@@ -82,8 +85,8 @@ def test_the_tiles_of_calls_that_were_neither_timed_nor_sized_nor_compared() -> 
             "Bytes sent": (NOT_KNOWN, unknown),
             "Calls per rank": ("32", "of 1 kind; 64 in all"),
             "Time blocked": (NOT_KNOWN, unknown),
-            "Exposed": (NOT_KNOWN, unknown),
-            "Worst rank": (NOT_KNOWN, "no known waits between ranks"),
+            "Exposed communication": (NOT_KNOWN, unknown),
+            "Waiting for late ranks": (NOT_KNOWN, f"no known waits between ranks, {unknown}"),
             "Findings": (
                 "0",
                 f"no rule applies; {len(unanswered(frames))} of {len(RULES)} lack data",
@@ -111,8 +114,8 @@ def test_the_tiles_of_calls_that_are_known_in_part() -> None:
         *("200 ns", "per rank, of 1 ms recorded, known for 5 of 10 calls"),
     )
     # Of rank 1, the exposed time is unknown, so its step is no part of the whole.
-    assert found["Exposed"] == (
-        *("20.0%", "of step time is exposed communication, known for 5 of 10 calls"),
+    assert found["Exposed communication"] == (
+        *("20.0%", "of a step of 1 µs, known for 5 of 10 calls"),
     )
 
 
@@ -131,7 +134,7 @@ def test_a_trace_without_calls_that_is_not_whole_has_no_times_of_0(more: dict[st
     assert found.pop("Ranks consistent") == (NOT_KNOWN, "not compared: there is no call")
     assert {value for value, _ in found.values()} == {NOT_KNOWN}
     whole = texts(run_of(steps=steps))
-    assert (whole["Time blocked"][0], whole["Exposed"][0]) == ("0 ns", "0.0%")
+    assert (whole["Time blocked"][0], whole["Exposed communication"][0]) == ("0 ns", "0.0%")
 
 
 def test_missing_ranks_and_hosts_are_counted() -> None:
@@ -149,14 +152,13 @@ def test_a_trace_without_ranks_has_tiles_too() -> None:
 @pytest.mark.parametrize("late_rank", [0, 3])
 def test_the_rank_that_was_made_late_is_found(late_rank: int) -> None:
     frames = load(training_trace(late_rank=late_rank))
-    assert texts(frames)["Worst rank"][0] == f"rank {late_rank}"
+    assert texts(frames)["Waiting for late ranks"][1].endswith(f" of it for rank {late_rank}")
 
 
-def test_only_a_share_has_a_meter() -> None:
-    frames = load(training_trace())
-    (metered,) = [tile for tile in tiles_of(frames) if tile.has_meter]
-    assert metered.title == "Exposed"
-    assert metered.value == f"{metered.percent:.1f}%"
+def test_only_shares_have_a_meter() -> None:
+    metered = [tile for tile in tiles_of(load(training_trace())) if tile.has_meter]
+    assert [tile.title for tile in metered] == ["Exposed communication", "Waiting for late ranks"]
+    assert all(tile.value == f"{tile.percent:.1f}%" for tile in metered)
 
 
 def test_ranks_that_disagree_are_a_fault() -> None:
