@@ -8,6 +8,7 @@ from commtrace.errors import UsageError
 from commtrace.units import counted
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.fitting import omissions
+from commtrace_cli.headline import headline_facts, print_headline
 from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.options import inputs, printing, processes, selection
 from commtrace_cli.selecting import part_of, selection_of
@@ -15,6 +16,9 @@ from commtrace_cli.tables import measures_table, truncated
 from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
     from commtrace.analyze import Analysis, Frames
 
 EXAMPLE = """
@@ -37,14 +41,15 @@ def summary(
     workers: processes.AnalysisWorkers = None,
     dask: processes.Dask = None,
 ) -> None:
-    """Summarize the communication of a run by kind, phase, module and operator.
+    """Summarize a run: what its steps are lost to, what helps, and its communication.
 
-    Numbers are means per rank. `blocked` is exposed communication, in which the rank cannot do
-    anything else; `sent` is the number of bytes sent under the ring algorithm. `--json` and `--csv`
-    print exact numbers in bytes and nanoseconds.
+    Tables by kind, phase, module, operator and source line follow, except those that repeat
+    another; equal layers share a row. `--by` prints single tables. Numbers are means per rank.
+    `blocked` is exposed communication, in which the rank cannot do anything else; `sent` is the
+    number of bytes sent under the ring algorithm. `--json` and `--csv` print exact numbers in bytes
+    and nanoseconds.
     """
-    chosen = [grouping.value for grouping in by or selection.Grouping]
-    if as_csv and len(chosen) != 1:
+    if as_csv and len(by or ()) != 1:
         raise UsageError(
             "cannot print several tables as CSV",
             why="their columns differ",
@@ -54,31 +59,46 @@ def summary(
     frames = part_of(load_run(trace, workers, dask), selected)
     from commtrace.analyze import CATALOG
 
-    analyses = [CATALOG[f"by_{name}"] for name in chosen]
+    analyses = [CATALOG[f"by_{each.value}"] for each in by or _TABLES]
     if as_csv:
         write_csv(analyses[0].function(frames))
     elif as_json:
-        write_json(frames.run, {each: each.function(frames) for each in analyses})
+        tables = {each: each.function(frames) for each in analyses}
+        write_json(frames.run, tables, **({} if by else headline_facts(frames)))
     elif not is_silent(frames, trace):
-        _print(frames, analyses, rows)
-        finish([], then=["commtrace", "report", trace])
+        from commtrace.analyze.run.program_folder import name_of
+
+        console = data_console()
+        console.print(Text(name_of(frames), style="bold"))
+        following = [] if by else print_headline(console, frames, selected, trace)
+        _print(console, frames, analyses, rows, is_whole=by is None)
+        finish([], then=following or ["commtrace", "report", trace])
 
 
-def _print(frames: Frames, analyses: list[Analysis], rows: int) -> None:
+_TABLES = tuple(selection.Grouping)
+
+
+def _print(
+    console: Console, frames: Frames, analyses: list[Analysis], rows: int, *, is_whole: bool
+) -> None:
     from commtrace.analyze import notices_of
+    from commtrace.analyze.run.program_folder import relative
 
-    console = data_console()
-    console.print(Text(frames.run.get("command") or str(frames.path), style="bold"))
     console.print(Text(_size_of(frames)))
     console.print(Text("Numbers are per rank: the mean over ranks.", style="dim"))
-    tables = [each.function(frames) for each in analyses]
+    tables = {each: each.function(frames) for each in analyses}
+    if is_whole:
+        tables = _telling(tables)
     for notice in notices_of(frames):
         if not notice.is_minor:
             console.print(Text(f"note: {notice.text}", style="yellow"))
     left_out: list[str] = []
     num_truncated = 0
-    for analysis, full in zip(analyses, tables, strict=True):
+    for analysis, full in tables.items():
         shown = truncated(full, rows)
+        if "source_file" in shown:
+            files = [relative(frames, str(file)) for file in shown["source_file"]]
+            shown = shown.assign(source_file=files)
         drawn = measures_table(console.width, analysis, shown, max(frames.num_ranks, 1))
         console.print()
         console.print(drawn.table)
@@ -92,6 +112,26 @@ def _print(frames: Frames, analyses: list[Analysis], rows: int) -> None:
         console.print(
             Text(omissions(left_out, num_truncated, "with --csv --by TABLE"), style="dim")
         )
+
+
+def _telling(tables: dict[Analysis, pd.DataFrame]) -> dict[Analysis, pd.DataFrame]:
+    """Return the tables that say more than those before them, with equal layers as one row."""
+    by = {analysis.name: analysis for analysis in tables}
+    kinds, modules = tables[by["by_kind"]], tables[by["by_module"]]
+    has_modules = bool((modules["depth"] > 0).any())
+    says_more = {
+        "by_phase": len(tables[by["by_phase"]]) > 1,
+        "by_module": has_modules,
+        "by_op": len(tables[by["by_op"]]) > len(kinds),
+        "by_source": not has_modules and bool(tables[by["by_source"]]["source_file"].any()),
+    }
+    from commtrace.analyze.traffic.folded_modules import folded_modules
+
+    return {
+        analysis: folded_modules(table) if analysis.name == "by_module" else table
+        for analysis, table in tables.items()
+        if says_more.get(analysis.name, True)
+    }
 
 
 def _size_of(frames: Frames) -> str:

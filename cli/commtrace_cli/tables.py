@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from commtrace.schema import INSTANT, MAY_BE_NEGATIVE
+from commtrace.schema import INSTANT, MAY_BE_NEGATIVE, Column
 from commtrace.units import contracted, text_of_mean, text_of_value
 from commtrace_cli.fitting import Fitted, fitted
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from commtrace.analyze import Analysis
-    from commtrace.schema import Column
 
 UNTIMED = "num_untimed"
 """Measure that is shown only where a call was not timed."""
@@ -66,9 +65,11 @@ def measures_table(
     """
     if "depth" in frame:
         frame, keys = as_tree(frame), ["module"]
+    elif "source_line" in frame:
+        frame, keys = as_lines(frame), ["line"]
     else:
         keys = [column.name for column in analysis.columns[: _num_keys(analysis)]]
-    columns = {column.name: column for column in analysis.columns}
+    columns = {column.name: column for column in (*analysis.columns, _LINE)}
     shown = [name for name in TERMINAL_MEASURES if name in frame and frame[name].notna().any()]
     if UNTIMED in shown and not frame[UNTIMED].any():
         shown.remove(UNTIMED)
@@ -160,6 +161,16 @@ def as_tree(frame: pd.DataFrame) -> pd.DataFrame:
     names = frame["name"].where(frame["depth"] > 0, "(whole run)")
     drawn = ["  " * (depth - 1) + name for depth, name in zip(frame["depth"], names, strict=True)]
     return frame.assign(module=drawn)
+
+
+_LINE = Column("line", str, "", "line of the program, and its function")
+
+
+def as_lines(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the table by source line, with each line as `train.py:12 step`; "–" if unknown."""
+    keys = frame[["source_file", "source_line", "source_function"]].itertuples(index=False)
+    lines = [f"{file}:{line} {name}".rstrip() if file else "–" for file, line, name in keys]
+    return frame.assign(line=lines)
 
 
 def truncated(frame: pd.DataFrame, rows: int) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from commtrace.analyze.measures.census import census
 from commtrace.analyze.measures.steady_steps import left_out_text
 from commtrace.analyze.notices import notices_on, replayed_note
 from commtrace.analyze.pipelines.stages import idle_summary
+from commtrace.analyze.run.program_folder import name_of
 from commtrace.atomic_write import atomic_write
 from commtrace.figures import PICTURES, Picture
 from commtrace.figures.flame import NUM_UNKNOWN, VALUES, block_names, flame, flame_nodes, value_note
@@ -87,7 +88,7 @@ def render_page(run: Frames, selection: Selection = WHOLE_RUN) -> str:
         scripts=SCRIPTS,
         data=data,
         calls=store.packed(),
-        title=_title(frames),
+        title=name_of(frames),
         run=frames.run,
         extent=extent(answers),
         answer_tiles=answer_tiles(answers, found, helps.tile),
@@ -250,10 +251,6 @@ def _in_columns(figures: dict[str, Any]) -> list[list[tuple[Picture, str]]]:
         columns[shorter].append((PICTURES[name], lacking))
         heights[shorter] += figure["layout"]["height"] + HEAD_PIXELS
     return columns
-
-
-def _title(frames: Frames) -> str:
-    return str(frames.run.get("command") or (frames.path.name if frames.path else "a run"))
 
 
 def _kinds(answers: Answers) -> list[tuple[str, str]]:

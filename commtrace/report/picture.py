@@ -15,6 +15,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from commtrace.analyze import Frames, notices_of
+from commtrace.analyze.run.program_folder import name_of
 from commtrace.atomic_write import atomic_write
 from commtrace.errors import UsageError
 from commtrace.figures.flame import VALUES, flame_nodes
@@ -131,8 +132,7 @@ def write_picture(
 
 def _about(frames: Frames, name: str) -> list[str]:
     """Return the run's command, and the run's limitations for the picture."""
-    command = str(frames.run.get("command") or (frames.path.name if frames.path else ""))
-    return [command, *(notice.text for notice in notices_of(frames, name))]
+    return [name_of(frames), *(notice.text for notice in notices_of(frames, name))]
 
 
 def _write_json(figure: go.Figure, path: Path, page: Mapping[str, Any]) -> None:

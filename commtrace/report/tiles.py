@@ -60,13 +60,13 @@ class Tile:
 
 
 def answer_tiles(
-    answers: Answers, found: ConsistencySummary, best: Tile | None = None
+    answers: Answers, found: ConsistencySummary | None, best: Tile | None = None
 ) -> list[Tile]:
     """Return the tiles of the first row: what a step is lost to, what helps, and what is wrong.
 
     Args:
         answers: The run's analyses.
-        found: Summary of the consistency check.
+        found: Summary of the consistency check; None if the run was not checked.
         best: The best change. If it has a value, it takes the place of the number of findings.
     """
     frames = answers.frames
@@ -76,7 +76,7 @@ def answer_tiles(
         _late(frames),
         *_devices(answers),
         helps or _findings(frames, answers.findings),
-        _consistency(found),
+        *([_consistency(found)] if found else []),
     ]
 
 

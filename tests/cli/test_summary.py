@@ -12,6 +12,11 @@ from pathlib import Path
 import pytest
 
 from commtrace.analyze import CATALOG, load
+from commtrace.report.answers import Answers
+from commtrace.report.cards import consistency_summary
+from commtrace.report.changes import help_of
+from commtrace.report.tiles import answer_tiles
+from commtrace.selection import WHOLE_RUN
 from commtrace.tracefile import (
     SpoolWriter,
     StringColumn,
@@ -21,6 +26,7 @@ from commtrace.tracefile import (
     write_trace,
 )
 from tests.cli.conftest import Commtrace
+from tests.commtrace.analyze.replaying import barrier_trace
 from tests.commtrace.analyze.rows import call, trace_of
 from tests.commtrace.synthetic import TENSOR_BYTES, synthetic_facts, write_synthetic_run
 
@@ -43,16 +49,61 @@ def lines_of(text: str, title: str) -> list[list[str]]:
     return [line.replace(" kB", "kB").replace(" ms", "ms").split() for line in lines[:end]]
 
 
-def test_the_four_tables_come_in_order_below_the_run(commtrace: Commtrace, run_json: Path) -> None:
-    ended = commtrace("summary", run_json)
+def test_the_answer_comes_first_then_the_size_and_the_tables(
+    commtrace: Commtrace, run_json: Path
+) -> None:
+    ended = commtrace("summary", run_json, columns=200)
     assert ended.code == 0
-    assert ended.out.splitlines()[:3] == [
-        "train.py --steps 3",
-        "4 ranks, 3 steps, 10.3 ms, 30 communication calls per rank (120 in all)",
-        "Numbers are per rank: the mean over ranks.",
-    ]
-    places = [ended.out.index(f"\n\nBy {name}") for name in ("kind", "phase", "module", "operator")]
+    answers = Answers(load(run_json))
+    tiles = answer_tiles(answers, consistency_summary(answers), help_of(answers, WHOLE_RUN).tile)
+    lines = ended.out.splitlines()
+    assert lines[0] == "train.py --steps 3"
+    for line, tile in zip(lines[1:], tiles[:2], strict=False):
+        assert re.split("  +", line, maxsplit=1) == [
+            tile.value, f"{tile.title.lower()}, {tile.note}"
+        ]  # fmt: skip
+    size = lines.index("4 ranks, 3 steps, 10.3 ms, 30 communication calls per rank (120 in all)")
+    assert any(line.startswith("yes") and "ranks consistent" in line for line in lines[3:size])
+    assert lines[size + 1] == "Numbers are per rank: the mean over ranks."
+    places = [ended.out.index(f"\n\nBy {name}") for name in ("kind", "phase", "module")]
     assert places == sorted(places)
+
+
+def test_each_change_that_pays_has_a_line(commtrace: Commtrace, tmp_path: Path) -> None:
+    path = write_trace(barrier_trace(), tmp_path / "barriers.json")
+    ended = commtrace("summary", path, columns=300)
+    changes = [*csv.DictReader(io.StringIO(commtrace("whatif", path, "--csv").out))]
+    lines = [line for line in ended.out.splitlines() if line.startswith(("saves", "at most"))]
+    assert len(lines) == 3
+    assert re.split("  +", lines[0])[1] == changes[0]["change"]
+    assert all(any(row["change"] in line for row in changes) for line in lines)
+    assert ended.err == f"next  commtrace whatif {path}\n"
+
+
+def test_a_fault_is_said_and_the_check_is_next(commtrace: Commtrace, tmp_path: Path) -> None:
+    shared = {"seq": 0, "blocked_ns": 1}
+    calls = [call(rank=0, at=0, **shared), call(rank=1, at=5, kind="barrier", **shared)]
+    path = write_trace(trace_of(calls), tmp_path / "fault.json")
+    ended = commtrace("summary", path)
+    assert re.search(r"^1 fault +ranks consistent: ", ended.out, re.MULTILINE)
+    assert ended.err == f"next  commtrace check {path}\n"
+
+
+def test_tables_that_repeat_another_are_left_out(commtrace: Commtrace, tmp_path: Path) -> None:
+    shared = {"blocked_ns": 10, "source_file": "train.py", "source_line": 7}
+    calls = [
+        call(id=n, seq=n, at=20 * n, until=20 * n + 10, phase="other", op="op", **shared)
+        for n in range(4)
+    ]
+    path = write_trace(trace_of(calls, num_ranks=1), tmp_path / "plain.json")
+    titles = re.findall(r"^By .*", commtrace("summary", path).out, re.MULTILINE)
+    # No call has a module, so that its line is what is known of its place.
+    assert titles == ["By kind", "By source line"]
+    several = [each._replace(op=f"op{each.id % 2}", module="model") for each in calls]
+    path = write_trace(trace_of(several, num_ranks=1), tmp_path / "told.json")
+    titles = re.findall(r"^By .*", commtrace("summary", path).out, re.MULTILINE)
+    assert titles == ["By kind", "By module", "By operator"]
+    assert commtrace("summary", path, "--by", "phase").out.count("By phase") == 1
 
 
 def test_numbers_are_those_of_the_analysis_with_units(commtrace: Commtrace, run_json: Path) -> None:
@@ -110,7 +161,7 @@ def test_piped_output_is_plain_and_complete(commtrace: Commtrace, run_json: Path
     ended = commtrace("summary", run_json, columns=None)
     assert "\x1b" not in ended.out + ended.err
     assert "…" not in ended.out
-    assert ended.out.count("busbw") == 4
+    assert ended.out.count("busbw") == ended.out.count("\n\nBy ") > 2
 
 
 def test_long_tables_are_truncated_with_a_note(commtrace: Commtrace, tmp_path: Path) -> None:
@@ -133,7 +184,15 @@ def test_json_holds_every_table_with_exact_numbers_and_units(
 ) -> None:
     ended = commtrace("summary", run_json, "--json")
     document = json.loads(ended.out)
-    assert list(document) == ["run", "by_kind", "by_phase", "by_module", "by_op"]
+    assert list(document) == [
+        "run",
+        "by_kind",
+        "by_phase",
+        "by_module",
+        "by_op",
+        "by_source",
+        "exposed_share",
+    ]
     assert document["run"]["world_size"] == 4
     first = document["by_kind"]["rows"][0]
     assert (first["kind"], first["payload_bytes"]) == ("all_reduce", 9216.0)
@@ -159,7 +218,8 @@ def test_several_tables_as_csv_are_refused(commtrace: Commtrace, run_json: Path)
 
 
 def test_the_next_command_is_named_on_stderr(commtrace: Commtrace, run_json: Path) -> None:
-    assert commtrace("summary", run_json).err == f"next  commtrace report {run_json}\n"
+    ended = commtrace("summary", run_json, "--by", "kind")
+    assert ended.err == f"next  commtrace report {run_json}\n"
 
 
 def test_a_trace_without_events_gets_a_sentence(commtrace: Commtrace, silent_json: Path) -> None:

@@ -16,6 +16,7 @@ class Grouping(str, Enum):
     PHASE = "phase"
     MODULE = "module"
     OP = "op"
+    SOURCE = "source"
 
 
 class Width(str, Enum):

@@ -24,6 +24,12 @@ def relative_to(folder: str, text: str) -> str:
     return re.sub(rf"(?<![\w./~-]){re.escape(folder)}", "", text) if folder else text
 
 
+def name_of(frames: Frames) -> str:
+    """Return the command of a run with its files relative to the program, or the run's file."""
+    command = str(frames.run.get("command") or "")
+    return relative(frames, command) or (frames.path.name if frames.path else "a run")
+
+
 def program_folder(frames: Frames) -> str:
     """Return the folder of the program, with a separator at its end; empty if it is unknown."""
     files = frames.sources["file"].astype(object).unique().tolist()
