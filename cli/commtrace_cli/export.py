@@ -9,7 +9,7 @@ from commtrace.exporters import FORMATS
 from commtrace_cli.loading import load_run
 from commtrace_cli.options import inputs, outputs, selection
 from commtrace_cli.selecting import part_of, selection_of
-from commtrace_cli.terminal import check_output, finish, say, working
+from commtrace_cli.terminal import check_output, default_path, finish, say, working
 
 EXAMPLE = """
 Examples:
@@ -22,11 +22,6 @@ Examples:
 - `commtrace export run.json --to chakra -o et/` with `pip install 'commtrace[chakra]'`, and then
   `--workload-configuration=et/trace --comm-group-configuration=et/comm_group.json` of ASTRA-sim
 """
-
-
-def default_path(trace: Path, to: str) -> Path:
-    """Return the default output path of a trace, in the current folder."""
-    return Path(f"{trace.name.removesuffix('.json')}{FORMATS[to].suffix}")
 
 
 def export(
@@ -45,7 +40,7 @@ def export(
     a folder with one file per table, and a file that documents the columns. chakra: a folder with
     an execution trace of each rank, whose nodes have their dependencies, for simulators.
     """
-    path = output or default_path(trace, to.value)
+    path = output or default_path(trace, FORMATS[to.value].suffix)
     is_folder = FORMATS[to.value].is_folder
     if is_folder:
         _check_folder(path, force=force)

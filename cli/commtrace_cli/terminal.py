@@ -258,6 +258,18 @@ def fail(error: CommtraceError) -> None:
         console.print(Text(line))
 
 
+def default_path(trace: Path, suffix: str) -> Path:
+    """Return the default path of what is made from a trace: named after it, in the current folder.
+
+    >>> str(default_path(Path("runs/b.json"), ".html")), str(default_path(Path("RUN.comm"), "_csv"))
+    ('b.html', 'RUN_csv')
+    """
+    name = trace.resolve().name
+    for ending in (".gz", ".json", ".comm", ".spools"):
+        name = name.removesuffix(ending)
+    return Path(f"{name or 'run'}{suffix}")
+
+
 def check_output(
     path: Path, *, force: bool, read: Sequence[Path] = (), is_folder: bool = False
 ) -> None:

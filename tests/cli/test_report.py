@@ -18,11 +18,28 @@ def test_it_writes_the_page_and_ends_by_naming_it(
 ) -> None:
     ended = commtrace("report", run_json)
     assert (ended.code, ended.out) == (0, "")
-    page = tmp_path / "report.html"
+    page = tmp_path / "run.html"
     assert page.read_text().startswith("<!doctype html>")
     wrote, following = ended.err.splitlines()
-    assert wrote.startswith("wrote report.html (")
-    assert following == "next  python -m webbrowser report.html"
+    assert wrote.startswith("wrote run.html (")
+    assert following == "next  python -m webbrowser run.html"
+    # Only its owner may read it, and a later page of the run takes its place.
+    assert page.stat().st_mode & 0o077 == 0
+    page.write_text(page.read_text() + "<!-- earlier -->")
+    assert commtrace("report", run_json, "--share").code == 0
+    assert "<!-- earlier -->" not in page.read_text()
+    assert page.stat().st_mode & 0o444 == 0o444
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_page_opens_in_a_browser_if_there_is_one(
+    commtrace: Commtrace, run_json: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or is_there)
+    ended = commtrace("report", run_json, "--open")
+    assert (ended.code, opened) == (0, [Path("run.html").resolve().as_uri()])
+    assert ("found no browser" in ended.err) != is_there
 
 
 def test_the_speed_of_a_link_is_the_line_in_the_picture(
@@ -30,7 +47,7 @@ def test_the_speed_of_a_link_is_the_line_in_the_picture(
 ) -> None:
     def labels(*options: str) -> list[str]:
         assert commtrace("report", run_json, "--force", *options).code == 0
-        page = data(Path("report.html").read_text(encoding="utf-8"))
+        page = data(Path("run.html").read_text(encoding="utf-8"))
         drawn = page["patterns"]["bandwidth"]["data"]
         return [each["name"] for each in drawn if each["meta"]["part"] == "reference"]
 
@@ -52,7 +69,7 @@ def test_a_link_without_a_speed_is_refused_before_any_work(
         '  why: it is a speed with its unit, such as "400 Gbit/s" or "50 GB/s"\n'
         "  try: 400 Gbit/s, or dp=400 Gbit/s for the groups of mesh axis dp\n"
     )
-    assert not Path("report.html").exists()
+    assert not Path("run.html").exists()
 
 
 def test_the_example_of_links_holds() -> None:
@@ -67,18 +84,18 @@ def test_a_folder_of_spools_is_a_trace_too(commtrace: Commtrace, run_json: Path)
 
 
 def test_an_existing_page_is_kept_unless_forced(commtrace: Commtrace, run_json: Path) -> None:
-    Path("report.html").write_text("mine")
+    Path("run.html").write_text("mine")
     refused = commtrace("report", run_json)
     assert refused.code == 2
     assert refused.err == (
-        "error: cannot write report.html\n"
+        "error: cannot write run.html\n"
         "  found: an existing file\n"
         "  why: existing files are only overwritten with --force\n"
         "  try: another -o, or --force to overwrite it\n"
     )
-    assert Path("report.html").read_text() == "mine"
+    assert Path("run.html").read_text() == "mine"
     assert commtrace("report", run_json, "--force").code == 0
-    assert Path("report.html").read_text() != "mine"
+    assert Path("run.html").read_text() != "mine"
 
 
 def test_a_missing_folder_is_named_before_any_work(commtrace: Commtrace, run_json: Path) -> None:
@@ -178,7 +195,7 @@ def test_a_bad_trace_gets_a_sentence(
     ended = commtrace(command, "bad.trace")
     assert ended.err == BAD_TRACES[make_bad].replace("TRACE", "bad.trace")
     assert (ended.code, ended.out) == (3, "")
-    assert not Path("report.html").exists()
+    assert not Path("run.html").exists()
 
 
 @pytest.mark.parametrize("make_bad", [missing, truncated, folder], ids=lambda make: make.__name__)
@@ -199,7 +216,7 @@ def test_a_trace_without_events_is_not_drawn(commtrace: Commtrace, silent_json: 
     ended = commtrace("report", silent_json)
     assert ended.code == 3
     assert ended.err.startswith(f"error: nothing to show for the trace {silent_json}\n")
-    assert not Path("report.html").exists()
+    assert not Path("run.html").exists()
 
 
 def test_a_page_of_a_part_says_which_part(commtrace: Commtrace, run_json: Path) -> None:
@@ -216,4 +233,4 @@ def test_a_part_that_is_not_there_is_refused(commtrace: Commtrace, run_json: Pat
     ended = commtrace("report", run_json, "--window", "5s:6s")
     assert ended.code == 2
     assert ended.err.startswith("error: no communication from 5 s to 6 s\n")
-    assert not Path("report.html").exists()
+    assert not Path("run.html").exists()

@@ -59,6 +59,17 @@ AsDataset = Annotated[
     ),
 ]
 Output = Annotated[Path, option("--output -o FILE", "The file to write.")]
+PageOutput = Annotated[
+    Path | None,
+    option(
+        "--output -o FILE",
+        "The file to write; by default named after the trace, in the current folder, where it "
+        "replaces an earlier page.",
+        show_default=False,
+    ),
+]
+Open = Annotated[bool, option("--open", "Open the page in a browser.")]
+Share = Annotated[bool, option("--share", "Let others read the file; by default, only you can.")]
 To = Annotated[ExportFormat, option("--to", "The format to write.")]
 ExportOutput = Annotated[
     Path | None,
