@@ -3,6 +3,11 @@
 The public names match `torch.distributed.tensor`, so a program moves over by changing its imports.
 """
 
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as _error:
+    raise ImportError("dtensor_core needs PyTorch: `pip install torch`") from _error
+
 from dtensor_core.api import distribute_module, distribute_tensor
 from dtensor_core.dispatch.special.fallback import MissingRuleWarning, missing_rule
 from dtensor_core.factories import empty, full, ones, rand, randn, zeros

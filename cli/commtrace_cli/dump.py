@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commtrace.errors import unknown_name
+from commtrace.errors import UsageError, unknown_name
 from commtrace.schema import TABLES
 from commtrace.tracefile import open_run
 from commtrace_cli.documents import write_csv, write_json
@@ -13,7 +13,7 @@ from commtrace_cli.growing import read_run
 from commtrace_cli.loading import say_replayed
 from commtrace_cli.options import inputs, printing, selection
 from commtrace_cli.tables import plain_table
-from commtrace_cli.terminal import Text, data_console, finish, say, working
+from commtrace_cli.terminal import Text, data_console, finish, working
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,9 +62,8 @@ def dump(
     by_name = {column.name: column for column in TABLES[table]}
     columns_of = tuple(by_name[name] for name in rows.columns)
     of_table = Analysis(table, "", "", chosen_rows, columns_of)
-    if rows.empty:
-        for hint in hints(getattr(frames, table), TABLES[table], where or ()):
-            say(f"note: {hint}", always=True)
+    if rows.empty and (found := hints(getattr(frames, table), TABLES[table], where or ())):
+        raise UsageError(f"no row of {table}", found="; ".join(found), attempt="another value")
     limited = rows if limit is None else rows.head(limit)
     if as_csv:
         write_csv(limited)

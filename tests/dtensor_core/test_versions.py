@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -19,3 +22,11 @@ def test_older_releases_are_rejected(version: str) -> None:
 @pytest.mark.parametrize("version", [torch.__version__, "2.13.0", "2.14.1", "3.0.0", "unknown"])
 def test_others_are_accepted(version: str) -> None:
     check_version(version)
+
+
+def test_without_torch_the_import_says_what_is_needed() -> None:
+    program = "import sys; sys.modules['torch'] = None; import dtensor_core"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.stderr.rstrip().endswith(
+        "ImportError: dtensor_core needs PyTorch: `pip install torch`"
+    )
