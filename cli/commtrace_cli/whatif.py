@@ -33,8 +33,8 @@ Examples:
 
 Changes: `compute *F`, `latency *F` or `latency 5us`, `bandwidth *F` or `bandwidth 50GB/s`,
 `payload *F`, `shrink *F`, `batch *F`, `group_size *F`, `node_size N`, `remove`, `async`, `earlier`,
-`overlap`, `merge`, `balance`, `even` and `cores`, most with `where` and conditions joined by `and`,
-as of `commtrace table`; docs/whatif.md has their meanings.
+`overlap`, `merge`, `balance`, `usual`, `even` and `cores`, most with `where` and conditions joined
+by `and`, as of `commtrace table`; docs/whatif.md has their meanings.
 """
 
 _MOST = 12
@@ -119,7 +119,7 @@ def _facts(answer: Prediction) -> dict[str, Any]:
         "num_steps": answer.before.num_steps,
         "replayed_step_ns": [*answer.after],
         "saved_ns": [*answer.saved_ns],
-        "num_calls": len(answer.changed.rows),
+        "num_calls": answer.num_changed,
         "num_unknown": answer.changed.num_unknown,
         "num_inferred": answer.num_inferred,
         "num_dependencies": answer.num_dependencies,

@@ -124,7 +124,7 @@ def _tile(frames: Frames, rows: list[dict[Any, Any]], bound: str) -> Tile:
 
 
 def _card(row: Mapping[Any, Any], command: tuple[str, str]) -> ChangeCard:
-    unknown = f"{row['num_unknown']:,} left alone: their data times are unknown"
+    unknown = f"the trace lacks what it needs for {row['num_unknown']:,}"
     before, after = command
     return ChangeCard(
         title=row["change"],

@@ -174,7 +174,7 @@ def test_json_has_exact_numbers_and_no_nan(commtrace: Commtrace, tmp_path: Path)
             ["payload 5us"],
             "error: cannot use the change 'payload 5us'\n"
             "  found: '5us'\n"
-            "  why: payload takes a factor such as *0.5\n"
+            "  why: payload takes a factor from 0 to a million, such as *0.5 or /2\n"
             "  try: payload *0.5 where dtype=float32\n",
         ),
         (
@@ -182,7 +182,7 @@ def test_json_has_exact_numbers_and_no_nan(commtrace: Commtrace, tmp_path: Path)
             "error: the change 'remove where kind=barier' is of nothing in this run\n"
             "  found: 'kind=barier' holds for no row: did you mean kind=barrier? "
             "kind is one of all_reduce, barrier\n"
-            "  try: commtrace table RUN calls, which lists the calls with their columns\n",
+            "  try: commtrace table RUN calls, which lists what conditions can name\n",
         ),
         (
             [REMOVED, "shrink *0.5 where kind=barrier"],

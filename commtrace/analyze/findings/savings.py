@@ -22,9 +22,8 @@ from commtrace.analyze.measures.steady_steps import is_counted
 from commtrace.analyze.replay.basis import Basis, replayed_calls
 from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.replay.changes import FINDING, Change, parsed, separate
-from commtrace.analyze.replay.outcome import Outcome
+from commtrace.analyze.replay.outcome import LEAST_SHARE, Outcome
 from commtrace.analyze.replay.prediction import Prediction, predicted, recorded_lengths
-from commtrace.analyze.replay.words import LEAST_SHARE
 from commtrace.analyze.run.frame import Frames
 from commtrace.errors import UsageError
 
@@ -111,8 +110,8 @@ def saving_of(frames: Frames, cured: Mapping[str | None, Sequence[Finding]], rul
         )
     except UsageError:  # it lacks times, or calls would wait for each other
         return _UNKNOWN
-    num_unknown, num_changed = answer.changed.num_unknown, len(answer.changed.rows)
-    if num_unknown and not num_changed:
+    num_unknown = answer.changed.num_unknown
+    if num_unknown and not answer.num_changed:
         return Saving(num_untimed=num_calls)
     # What lacks the times of its data is left alone by one part of a change, or by several.
     num_left = len(rows) - np.isin(rows, answer.changed.rows).sum()

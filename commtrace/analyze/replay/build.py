@@ -93,7 +93,7 @@ def _joined(points: Points, links: Links, calls: pd.DataFrame, joins: JoinedCall
         points=every,
         links=links,
         origin=np.where(is_target, LONG_AGO, every.at),
-        calls=calls,
+        calls=calls.assign(is_joined=joins.is_joined),
         num_unmatched=int((~joins.is_joined).sum()),
     )
 

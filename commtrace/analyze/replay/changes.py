@@ -43,6 +43,7 @@ from commtrace.units import bytes_per_s_of_text, ns_of_text
 FINDING = "finding"
 _FORM = re.compile(r"\s*(\w*)\s*(.*?)\s*(?:\bwhere\b\s*(.*))?", re.DOTALL | re.IGNORECASE)
 _FACTOR = re.compile(r"([*×x/])\s*(\d+(?:\.\d+)?(?:e-?\d+)?)")
+_AND = re.compile(r"\s+and\s+", re.IGNORECASE)
 _MOST_FACTOR = 1e6
 _MOST_NS = float(1 << 62)
 
@@ -56,7 +57,7 @@ class Changed:
         removed: Rows of table `comm` that it lacks.
         rows: Rows that were changed otherwise, or that come earlier for it.
         is_bound: True if it depends on a latency that is unknown.
-        num_unknown: Number of calls that were left alone for lack of data.
+        num_unknown: Number of calls for which the trace lacks what a change needs.
         samples: Samples of a step, as a multiple of those recorded.
     """
 
@@ -83,13 +84,36 @@ def parsed(text: str) -> Change:
     Raises:
         UsageError: There is no such change.
     """
+    text = text.strip(" ;")
     verb, value, where = _FORM.fullmatch(text).groups()  # type: ignore[union-attr] - fits any text
     verb = verb.lower() if verb else ""
     if verb not in VERBS:
-        raise unknown_name("change", verb or text, VERBS)
+        raise unknown_name("change", _first(verb or text), VERBS)
     factor, amount = _value_of(text, verb, value)
-    conditions = tuple([part for part in re.split(r"\s+and\s+", where or "") if part])
-    return Change(text, verb, factor, amount, conditions)
+    conditions = [each.strip() for each in _AND.split(where or "")] if where is not None else []
+    if not all(conditions):
+        raise UsageError(
+            f"cannot use the change {text!r}",
+            found="an empty condition",
+            why="it would be of all calls, as without `where`",
+            attempt=VERBS[verb].example,
+        )
+    if any(re.match(rf"{FINDING}\b", each) for each in conditions):
+        raise UsageError(
+            f"cannot use the change {text!r}",
+            found=where,
+            why=f"{FINDING} takes numbers of rows of table `findings`, from 1, and no other "
+            "condition beside them",
+            attempt=f"{verb} where {FINDING}=1, or {verb} where {FINDING}=1,3",
+        )
+    return Change(text, verb, factor, amount, tuple(conditions))
+
+
+def _first(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
+_MOST_SHOWN = 40
 
 
 def _value_of(text: str, verb: str, value: str) -> tuple[float, float]:
@@ -144,13 +168,12 @@ def changed(
             why="instants are whole nanoseconds of 64 bits",
             attempt="smaller factors or durations",
         )
-    return Changed(
-        draft.graph(), draft.removed, rows, given.is_bound, given.num_unknown, given.samples
-    )
+    lacking = distinct(*given.lacking)
+    return Changed(draft.graph(), draft.removed, rows, given.is_bound, len(lacking), given.samples)
 
 
-FACTOR, DURATION, SPEED = "a factor such as *0.5", "a duration such as 5us", "a speed: 50 GB/s"
-COUNT = "a number such as 16"
+FACTOR, COUNT = "a factor from 0 to a million, such as *0.5 or /2", "a number such as 16"
+DURATION, SPEED = "a duration, such as 5us or 2ms", "a speed, such as 50 GB/s or 400 Gbit/s"
 
 
 @dataclass(frozen=True, slots=True)

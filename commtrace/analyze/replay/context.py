@@ -52,7 +52,8 @@ class Context:
             With 0, nothing is assumed in favour of a change.
         is_bound: True once that part was needed, or the uses of results that are not known.
         changed: Rows of table `comm` that each change has changed.
-        num_unknown: Number of calls that a change left alone since the trace lacks what it needs.
+        lacking: Rows of calls that a change left alone since the trace lacks what it needs.
+        with_cores: Rows of calls whose threads no longer wait for a core.
         samples: Samples of a step, as a multiple of those recorded.
     """
 
@@ -61,7 +62,8 @@ class Context:
     latency_share: float
     is_bound: bool = False
     changed: list[np.ndarray] = field(default_factory=list)
-    num_unknown: int = 0
+    lacking: list[np.ndarray] = field(default_factory=list)
+    with_cores: list[np.ndarray] = field(default_factory=list)
     samples: float = 1.0
 
     @cached_property
@@ -71,7 +73,11 @@ class Context:
 
 
 def rows_of(given: Context, change: Change) -> np.ndarray:
-    """Return the rows of table `comm` that a change is about."""
+    """Return the rows of table `comm` that a change is about.
+
+    Wait and transfer are not told apart where members of a call are missing, or clocks contradict
+    each other. The truth lies between a change of all of the call's time and of nothing.
+    """
     calls = given.draft.calls.index
     if change.rows is not None:
         rows = np.intersect1d(change.rows, calls.to_numpy())
@@ -81,7 +87,10 @@ def rows_of(given: Context, change: Change) -> np.ndarray:
         found = select(comm, known, where=change.where).index
         rows = found.intersection(calls).to_numpy()
         if not len(rows):
-            raise names_nothing(change, hints(comm, known, change.where), "call")
+            is_apart = found.empty and len(change.where) > 1
+            apart = "no call that meets all conditions" if is_apart else NO_TIMES
+            hinted = hints(comm, known, change.where) or [apart]
+            raise names_nothing(change, hinted, "table RUN calls")
     left = rows[~np.isin(rows, given.draft.removed)]
     if len(rows) and not len(left):
         raise UsageError(
@@ -90,15 +99,23 @@ def rows_of(given: Context, change: Change) -> np.ndarray:
             why="a call that is removed has no time that could change",
             attempt="one of the two changes",
         )
-    return left
+    is_joined = given.draft.calls["is_joined"].loc[left].to_numpy(bool)
+    if is_joined.all():
+        return left
+    given.is_bound = True
+    given.lacking.append(left[~is_joined])
+    return left if given.latency_share else left[is_joined]
 
 
-def names_nothing(change: Change, found: Sequence[str], what: str) -> UsageError:
-    """Return the error of a change whose conditions name nothing."""
+NO_TIMES = "no call with known times"
+
+
+def names_nothing(change: Change, found: Sequence[str], where: str) -> UsageError:
+    """Return the error of a change whose conditions name nothing in a table of the run."""
     return UsageError(
         f"the change {change.text!r} is of nothing in this run",
-        found="; ".join(found) or f"no {what} with known times",
-        attempt="commtrace table RUN calls, which lists the calls with their columns",
+        found="; ".join(found),
+        attempt=f"commtrace {where}, which lists what conditions can name",
     )
 
 

@@ -28,8 +28,9 @@ def step_line(answer: Prediction) -> str:
     """Return the times of a step before and with the changes: `step 290 ± 15 ms -> 272 ms`."""
     before = answer.before
     time = text_of_measured(before.step_ns, before.error_ns)
-    after = after_text(before.step_ns, answer.after, before.error_ns)
-    return f"{unit_of(before.num_steps)} {time} -> {after}"
+    after = after_text(answer.after, before.error_ns)
+    vary = "" if before.num_steps > 2 else f" (of {counted(before.num_steps, 'steady step')})"
+    return f"{unit_of(before.num_steps)} {time} -> {after}{vary * bool(before.num_steps)}"
 
 
 def verdict_line(answer: Prediction) -> str:
@@ -69,9 +70,11 @@ def _cells(answer: Prediction, row: Mapping[Any, Any]) -> tuple[str, ...]:
 
 def extent_line(answer: Prediction) -> str:
     """Return the extent of the changes, and the number of dependencies that are supposed."""
-    notes = [f"{counted(len(answer.changed.rows), 'call')} changed"]
+    notes = [f"{counted(answer.num_changed, 'call')} changed"]
     if answer.changed.num_unknown:
-        notes.append(f"{answer.changed.num_unknown:,} left alone: the trace lacks their data times")
+        notes.append(f"for {answer.changed.num_unknown:,} the trace lacks what it needs")
+    if answer.runs_ahead:
+        notes.append("ranks run ahead of others, which saves once, not in each step")
     num = answer.num_dependencies
     return "; ".join([*notes, f"{answer.num_inferred:,} of {num:,} dependencies are inferred"])
 

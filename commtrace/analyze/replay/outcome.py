@@ -22,6 +22,8 @@ from commtrace.analyze.run.cached_per_run import cached_per_run
 from commtrace.analyze.run.frame import Frames
 
 NO_STEP = -1
+LEAST_SHARE = 0.001
+"""Part of a step from which on a saving is worth naming, and two savings differ."""
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
 """Standard error of the median of n normal values, times √n / their interquartile range."""
 

@@ -13,7 +13,14 @@ from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.build import recorded_replay, work_graph
 from commtrace.analyze.replay.changes import Change, Changed, changed
 from commtrace.analyze.replay.graph import Replay, replayed
-from commtrace.analyze.replay.outcome import Outcome, StepTime, step_lengths, step_time
+from commtrace.analyze.replay.outcome import (
+    LEAST_SHARE,
+    Outcome,
+    StepTime,
+    step_lengths,
+    step_time,
+    steps_of,
+)
 from commtrace.analyze.replay.run_of import run_of
 from commtrace.analyze.run.cached_per_run import of_run
 from commtrace.analyze.run.frame import Frames
@@ -33,6 +40,7 @@ class Prediction:
         lengths: Length of each step with them, by its number, in each replay (`step_lengths`).
         changed: The changed graph, by which the longer of the step times was found.
         replay: Its replay.
+        num_changed: Number of calls of all ranks that are changed, at most.
     """
 
     basis: Frames
@@ -42,6 +50,7 @@ class Prediction:
     lengths: tuple[pd.Series, ...]
     changed: Changed
     replay: Replay
+    num_changed: int
 
     @property
     def text(self) -> str:
@@ -56,8 +65,17 @@ class Prediction:
     @property
     def outcome(self) -> Outcome:
         """Result for a step."""
-        num_calls, num_unknown = len(self.changed.rows), self.changed.num_unknown
-        return Outcome(self.before, self.saved_ns, num_calls, num_unknown)
+        return Outcome(self.before, self.saved_ns, self.num_changed, self.changed.num_unknown)
+
+    @property
+    def runs_ahead(self) -> bool:
+        """True if some ranks end the steps much earlier than others, beyond what was recorded."""
+        steps = [steps_of(self.basis, each) for each in (recorded_replay(self.basis), self.replay)]
+        before, after = (each.groupby("rank")["end"].max() for each in steps)
+        saved = before - after
+        return bool(len(saved)) and saved.max() - saved.min() > max(
+            _AHEAD * self.before.num_steps * abs(self.saved_ns[1]), LEAST_SHARE * before.max()
+        )
 
     @property
     def num_inferred(self) -> int:
@@ -97,7 +115,12 @@ def predicted(run: Frames, changes: Sequence[Change]) -> Prediction:
         (min(times), max(times)),
         tuple(lengths),
         *results[slowest],
+        max(len(made.rows) for made, _ in results),
     )
+
+
+_AHEAD = 0.5
+"""Part of the saving in all steps by which the ends of ranks come apart if it is saved once."""
 
 
 @of_run

@@ -74,7 +74,20 @@ def bandwidth(given: Context, change: Change) -> np.ndarray:
 
 
 def batch(given: Context, change: Change) -> np.ndarray:
-    """Let steps have more samples: computation and activations grow, parameters do not."""
+    """Let steps have more samples: computation and activations grow, parameters do not.
+
+    Raises:
+        UsageError: There are conditions, or no samples.
+    """
+    if change.where or not change.factor > 0:
+        raise UsageError(
+            f"cannot make the change {change.text!r}",
+            found="conditions" if change.where else "no samples",
+            why="the samples of a step are those of all ranks and layers"
+            if change.where
+            else "times are for as many samples as before",
+            attempt="batch *2",
+        )
     draft, comm = given.draft, given.run.comm
     work.scaled(draft, work.computing_edges(draft, given.run), 1.0, change.factor)
     given.samples *= change.factor
@@ -96,7 +109,7 @@ def group_size(given: Context, change: Change) -> np.ndarray:
     rows = with_members(given, rows_of(given, change))
     own = given.transfers.loc[rows]
     is_known = own["group_size"].gt(1) & ~own["kind"].isin(needing(PEER))
-    given.num_unknown += int((~is_known & ~own["kind"].isin(needing(PEER))).sum())
+    given.lacking.append(rows[(~is_known & ~own["kind"].isin(needing(PEER))).to_numpy()])
     rows, before = rows[is_known.to_numpy()], own.loc[is_known, "group_size"]
     after = before * change.factor if np.isnan(change.amount) else before * 0 + change.amount
     wrong = after[(after < 1) | (after > MAX_RANKS) | (after != after.round())]
@@ -157,7 +170,7 @@ def node_size(given: Context, change: Change) -> np.ndarray:
             why="such transfers are priced as those that the run has",
             attempt="bandwidth 25GB/s where mesh_axis=dp, with the speed of the links",
         )
-    given.num_unknown += int((~is_priced).sum())
+    given.lacking.append(moved[~is_priced])
     rows = _of_known_size(given, moved[is_priced])
     chosen = pd.DataFrame(
         [prices[key] for key, use in zip(keys, is_priced, strict=True) if use],
@@ -203,7 +216,7 @@ def _priced(given: Context, rows: np.ndarray, price: Price) -> np.ndarray:
 def _of_known_size(given: Context, rows: np.ndarray) -> np.ndarray:
     """Return the calls whose payload is known; others are left alone."""
     is_known = given.transfers.loc[rows, "payload_bytes"].notna().to_numpy()
-    given.num_unknown += int((~is_known).sum())
+    given.lacking.append(rows[~is_known])
     return rows[is_known]
 
 

@@ -59,9 +59,9 @@ def overlap(given: Context, change: Change) -> np.ndarray:
 def _overlapped(given: Context, rows: np.ndarray, **times: pd.Series) -> np.ndarray:
     of_kernels = edits.run_as_kernels(given.draft, rows)
     own = {name: at.loc[rows].drop(of_kernels) for name, at in times.items()}
-    given.num_unknown += sum(int(at.isna().sum()) for at in own.values())
+    given.lacking += [at.index[at.isna()].to_numpy() for at in own.values()]
     if "ready" in own:  # what devices run is issued as recorded
-        given.num_unknown += len(of_kernels)
+        given.lacking.append(of_kernels)
     hosted = np.setdiff1d(rows, of_kernels)
     found = edits.overlap(given.draft, hosted, issue_ns=time_to_issue(given.run), **own)
     return distinct(found, _not_awaited(given, of_kernels)) if "used" in own else found
@@ -166,7 +166,7 @@ def usual(given: Context, change: Change) -> np.ndarray:
 
 
 def cores(given: Context, change: Change) -> np.ndarray:
-    """Let no thread wait for a core.
+    """Let no thread wait for a core: of all calls, or before those that conditions name.
 
     Raises:
         UsageError: The trace lacks the times without a core.
@@ -178,7 +178,11 @@ def cores(given: Context, change: Change) -> np.ndarray:
             why="a recording on Linux has them, imported traces do not",
             attempt="compute *0.9",
         )
-    return work.with_cores(given.draft, given.run)
+    calls = given.draft.calls.index.to_numpy()
+    rows = rows_of(given, change) if change.where else calls
+    rows = np.setdiff1d(rows, distinct(*given.with_cores))
+    given.with_cores.append(rows)
+    return work.with_cores(given.draft, given.run, rows)
 
 
 def compute(given: Context, change: Change) -> np.ndarray:
@@ -200,7 +204,7 @@ def compute(given: Context, change: Change) -> np.ndarray:
         chosen = select(ranks, [known[0]], where=change.where)["rank"]
         own = edges[np.isin(draft.points.rank[draft.target[edges]], chosen)]
         if not len(own):
-            raise names_nothing(change, hints(ranks, [known[0]], change.where), "rank")
+            raise names_nothing(change, hints(ranks, [known[0]], change.where), "dump RUN ranks")
         work.scaled(draft, own, 1.0, change.factor)
         return nothing
     if table.empty:
@@ -212,7 +216,9 @@ def compute(given: Context, change: Change) -> np.ndarray:
         )
     rows = select(table, known, where=change.where)
     if rows.empty:
-        raise names_nothing(change, hints(table, known, change.where), "operator")
+        name = "kernels" if is_device else "ops"
+        found = hints(table, known, change.where) or [f"no row of {name} that meets all conditions"]
+        raise names_nothing(change, found, f"dump RUN {name}")
     if is_device:
         own = edges[np.isin(draft.points.row[draft.source[edges]], rows.index)]
         work.scaled(draft, own, 1.0, change.factor)

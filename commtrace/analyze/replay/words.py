@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,8 +14,6 @@ from commtrace.analyze.run.frame import Frames
 from commtrace.errors import UsageError
 from commtrace.units import counted, text_of_duration, text_of_measured, text_within
 
-LEAST_SHARE = 0.001
-"""Part of a step from which on a saving is worth naming, and two savings differ."""
 LIMIT, RANGE = "limit", "range"
 """Values of column `bound` of table `whatif`."""
 
@@ -35,7 +34,7 @@ def step_text(step: StepTime) -> str:
 def change_text(row: Mapping[Any, Any]) -> str:
     """Return the step times without and with a change: `290 ± 15 ms -> 238 ms`."""
     before, error = row["before_ns"], row["error_ns"]
-    return f"{text_of_measured(before, error)} -> {after_text(before, after_of(row), error)}"
+    return f"{text_of_measured(before, error)} -> {after_text(after_of(row), error)}"
 
 
 def after_of(row: Mapping[Any, Any]) -> tuple[float, float]:
@@ -43,10 +42,13 @@ def after_of(row: Mapping[Any, Any]) -> tuple[float, float]:
     return row["before_ns"] - row["most_saved_ns"], row["step_ns"]
 
 
-def after_text(before_ns: float, after: tuple[float, float], error_ns: float) -> str:
-    """Return step times with a change, at least and at most, to the digits of the time before."""
-    least, most = (text_beside(each, before_ns, error_ns) for each in after)
+def after_text(after: tuple[float, float], error_ns: float) -> str:
+    """Return step times with a change, at least and at most, to the digits of its error."""
+    least, most = (_MEASURED.sub("", text_of_measured(each, error_ns)) for each in after)
     return span_text(least, most)
+
+
+_MEASURED = re.compile(r" ± \S+")
 
 
 def span_text(least: str, most: str) -> str:
@@ -91,14 +93,16 @@ def verdict_text(step: StepTime, after: tuple[float, float]) -> str:
         "bound": RANGE if text_of_duration(least) != text_of_duration(most) else "",
     }
     text = f"{word} {saved_text(row).replace('≤ ', 'at most ')} ({share_text(row)})"
-    return text if least >= 0 else f"{text}, or costs {text_of_duration(-least)}"
+    if least < 0:
+        text += f", or costs {text_of_duration(-least)}"
+    is_small = 0 < max(abs(least), abs(most)) < step.error_ns
+    return f"{text}, less than steps vary" if is_small else text
 
 
 def saved_text(row: Mapping[Any, Any]) -> str:
     """Return the time that a change of table `whatif` saves: `52 ms`, `2 to 9 ms` or `≤ 9 ms`."""
     share = row["error_ns"] / row["before_ns"] if row["before_ns"] else math.nan
-    most = row["most_saved_ns"] if row["bound"] == RANGE else row["saved_ns"]
-    return between_text(row["saved_ns"], most, share)
+    return between_text(row["saved_ns"], row["most_saved_ns"], share)
 
 
 def between_text(least_ns: float, most_ns: float, error_share: float) -> str:
@@ -125,7 +129,7 @@ def share_text(row: Mapping[Any, Any]) -> str:
     if not row["before_ns"]:
         return "–"
     least, most = (percent(row[name] / row["before_ns"]) for name in ("saved_ns", "most_saved_ns"))
-    if row["bound"] != RANGE or least == most:
+    if least == most:
         return least
     return f"{least} to {most}" if row["saved_ns"] > 0 else most
 

@@ -131,11 +131,12 @@ def _like_members(
     return _with_less_work(draft, run, calls, excess)
 
 
-def with_cores(draft: Draft, run: Frames) -> np.ndarray:
-    """Let no thread wait for a core before its calls; return the rows of those that did."""
+def with_cores(draft: Draft, run: Frames, rows: np.ndarray) -> np.ndarray:
+    """Let no thread wait for a core before some calls; return the rows of those that did."""
     hosted = draft.points.sort[draft.calls["begin_point"].to_numpy()] == CALL_BEGIN
     calls = draft.calls[hosted].sort_values(["rank", "begin"], kind="stable")
-    delay = run.comm["run_delay_ns"].loc[calls.index].clip(lower=0).to_numpy()
+    delay = run.comm["run_delay_ns"].loc[calls.index].clip(lower=0)
+    delay = delay.where(calls.index.isin(rows), 0).to_numpy()
     return _with_less_work(draft, run, calls, lambda work: np.minimum(delay, work))
 
 

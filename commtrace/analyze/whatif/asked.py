@@ -31,7 +31,18 @@ def what_if(run: Frames, texts: Sequence[str]) -> Prediction:
         UsageError: A change is none, names nothing in the run or contradicts another, or would
             let a call wait for itself; there is no such finding; or the trace lacks times.
     """
-    return predicted(run, [each for text in texts for each in asked(run, text)])
+    answer = predicted(run, [each for text in texts for each in asked(run, text)])
+    is_unknown = answer.changed.num_unknown >= max(answer.num_changed, 1)
+    if is_unknown and not any(answer.saved_ns):
+        raise UsageError(
+            f"cannot tell what {answer.text!r} saves",
+            found=f"{counted(answer.changed.num_unknown, 'call')}, all without the times it needs",
+            why="the trace lacks their other members, or when their data was ready and their "
+            "results were used, which is recorded with --detail op on the CPU",
+            attempt="remove, for the most that it could save, or a recording of all ranks with "
+            "--detail op",
+        )
+    return answer
 
 
 def asked(run: Frames, text: str) -> list[Change]:

@@ -13,10 +13,10 @@ from commtrace.analyze.findings import reported
 from commtrace.analyze.findings.finding import USUAL
 from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.build import work_graph
-from commtrace.analyze.replay.outcome import Outcome, step_time
+from commtrace.analyze.replay.outcome import LEAST_SHARE, Outcome, step_time
 from commtrace.analyze.replay.prediction import predicted, recorded_lengths
 from commtrace.analyze.replay.stretches import WORK, stretches
-from commtrace.analyze.replay.words import LEAST_SHARE, LIMIT, RANGE, why_not_replayed
+from commtrace.analyze.replay.words import LIMIT, RANGE, why_not_replayed
 from commtrace.analyze.replay.words import step_text as text_of_step
 from commtrace.analyze.replay.work import LEAST_STEPS
 from commtrace.analyze.run.analysis import Analysis, typed
@@ -40,7 +40,7 @@ COLUMNS = (
     Column("bound", str, "", "limit (a change saves at most as much), range, or empty"),
     Column("num_calls", int, "", "calls of all ranks that are changed", title="Calls"),
     Column(
-        "num_unknown", int, "", "calls that it leaves alone since the trace lacks their data times",
+        "num_unknown", int, "", "calls for which the trace lacks what the change needs",
         title="Not known",
     ),
     Column("text", str, "", "the change as `commtrace whatif RUN` takes it", title="Replayed"),
@@ -106,7 +106,7 @@ def _row(
         "step_ns": step - least,
         "saved_ns": least,
         "share": least / step if step else math.nan,
-        "most_saved_ns": most,
+        "most_saved_ns": most if is_range else least,
         "error_ns": outcome.before.error_ns,
         "bound": LIMIT if is_limit else RANGE if is_range else "",
         "num_calls": outcome.num_calls,
