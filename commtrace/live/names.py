@@ -88,6 +88,10 @@ class RunNames:
             self.axes[number] = axis
         return number
 
+    def label(self, group: int) -> str:
+        """Return the mesh axis of a group, or else its name."""
+        return self.axes.get(group) or self.groups[group].name
+
     def site(self, site: Site) -> int:
         """Return the number of a call site."""
         number = self._site_numbers.setdefault(site, len(self.sites))
@@ -106,7 +110,7 @@ class RunNames:
         return (
             site.group,
             kind,
-            max(site.wire_bytes, 0),
+            site.wire_bytes,
             self._signatures.setdefault(signature, len(self._signatures)),
             site.kind in TRANSFERS,
             site.kind in _JOINING,
