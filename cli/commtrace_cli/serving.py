@@ -185,7 +185,9 @@ class _Server(ThreadingHTTPServer):
         """Keep the terminal for the state: a client that resets its connection is no error."""
 
 
-def _handler_of(respond: Respond, hosts: Container[str] | None) -> type[BaseHTTPRequestHandler]:
+def _handler_of(
+    respond: Respond, hosts: Container[str | None] | None
+) -> type[BaseHTTPRequestHandler]:
     """Return a handler of requests that name one of the hosts; None allows all."""
 
     class Handler(BaseHTTPRequestHandler):

@@ -18,7 +18,6 @@ from statistics import fmean
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from commtrace import __version__
 from commtrace.collective_table import KINDS
 from commtrace.errors import UsageError
 from commtrace.escaping import visible
@@ -90,7 +89,7 @@ _SUFFIXES = {"gauge": "", "counter": "_total", "info": "_info"}
 
 
 def _run(snapshot: Snapshot) -> Samples:
-    yield (_text(Path(snapshot.folder).name), __version__), 1.0
+    yield (_text(Path(snapshot.folder).absolute().name),), 1.0
 
 
 def _at(snapshot: Snapshot) -> Samples:
@@ -183,8 +182,7 @@ def _blamed(snapshot: Snapshot) -> Samples:
 
 METRICS = (
     Metric(
-        "commtrace_run", "Folder of the run, and version of commtrace that watches it.", _run,
-        ("run", "version"), "info", is_always=True,
+        "commtrace_run", "Folder of the run.", _run, ("run",), "info", is_always=True,
     ),
     Metric(
         "commtrace_snapshot_timestamp_seconds",
@@ -277,7 +275,7 @@ def _text(text: str) -> str:
 
 
 def _group_labels(snapshot: Snapshot) -> dict[str, str]:
-    """Return the label of each group by its axis or name."""
+    """Return the bounded label of each group by its label in the snapshot."""
     known = (each.group for each in snapshot.traffic), (each.label for each in snapshot.groups)
     labels = {name: _text(name) for names in known for name in names}
     own = set(islice(dict.fromkeys(labels.values()), MOST_GROUPS))
@@ -299,7 +297,9 @@ class _Collector:
             "gauge": core.GaugeMetricFamily,
             "counter": core.CounterMetricFamily,
         }
-        for metric in METRICS if self.snapshot is not None else ():
+        if self.snapshot is None:
+            return
+        for metric in METRICS:
             merged = metric.merged(self.snapshot)
             if metric.type == "info":
                 facts = dict(zip(metric.labels, *merged, strict=True))

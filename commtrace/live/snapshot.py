@@ -64,7 +64,7 @@ class GroupState:
 
     Attributes:
         name: name of the group, with its mesh axis if it is known.
-        label: mesh axis of the group, or else its name.
+        label: mesh axis of the group, or else its description, or else its name.
         call: the collective, `all_reduce 17`.
         arrived: members that have issued the collective.
         missing: members that have not issued it.
@@ -97,7 +97,7 @@ class GroupTraffic:
     """Traffic of a kind of communication in the groups of a label, summed over ranks.
 
     Attributes:
-        group: mesh axis of the groups, or else their name.
+        group: label of the groups, as in `GroupState`.
         num_calls: calls that have ended since the recording began.
         sent_bytes: bytes that they sent; nan if the size of one is unknown.
     """

@@ -6,15 +6,12 @@ sums unknown (nan).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from commtrace.live.arrivals import Array
 from commtrace.live.names import RunNames
 from commtrace.live.rates import padded_sum
 from commtrace.live.snapshot import GroupTraffic
-
-Array = np.ndarray[Any, Any]
 
 
 class Totals:
@@ -34,7 +31,7 @@ class Totals:
         return float(self._bytes[rank]) if rank < len(self._bytes) else 0.0
 
     def traffic(self, names: RunNames) -> tuple[GroupTraffic, ...]:
-        """Return the sums by kind and group; groups of the same mesh axis are one."""
+        """Return the sums by kind and group; groups of the same label are one."""
         labels = [names.label(group) for group in range(len(names.groups))]
         ordered = [*dict.fromkeys(labels)]
         number = {label: each for each, label in enumerate(ordered)}
