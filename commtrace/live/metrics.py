@@ -34,6 +34,8 @@ MOST_BLAMED = 64
 MOST_LETTERS = 100
 """Letters of a label that are kept."""
 OTHER = "other"
+_PLAIN = "text/plain; version=0.0.4; charset=utf-8"
+"""Content type of Prometheus' text format; releases of prometheus_client name it differently."""
 PROBLEMS = (HANG, WAITING, MISMATCH, STRAGGLER, *ASLEEP)
 """Values of the label `problem`."""
 
@@ -332,7 +334,7 @@ class RunMetrics:
                 attempt="pip install 'commtrace[metrics]'",
             ) from error
         self._openmetrics = openmetrics.CONTENT_TYPE_LATEST, openmetrics.generate_latest
-        self._plain = exposition.CONTENT_TYPE_PLAIN_0_0_4, exposition.generate_latest
+        self._plain = _PLAIN, exposition.generate_latest
         self._latest = _Collector()
 
     def update(self, snapshot: Snapshot) -> None:
