@@ -445,14 +445,19 @@ def test_scrapes_at_once_share_a_text(run: Run, monkeypatch: pytest.MonkeyPatch)
     assert len(made) == len(PARSERS)
 
 
-def test_a_scrape_during_the_end_is_whole(run: Run, held: Callable[[], threading.Event]) -> None:
+def test_a_scrape_during_the_end_is_whole(
+    run: Run, held: Callable[[], threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commtrace_cli.serving._LAST_ANSWERS_S", 20)
     training(run)
     served = RunMetrics()
     served.update(run.observer().refresh())
     with ThreadPoolExecutor() as threads:
         with serving_metrics(served, "127.0.0.1", 0) as url:
             answer = threads.submit(answered, url)
-            threading.Timer(0.7, held().set).start()
+            release = held()
+            threading.Timer(1, release.set).start()
+        assert release.is_set()
         assert answer.result(20)[0] == 200
         assert len(samples_of(*answer.result()[1:])) > 20
     with pytest.raises(ConnectionError):
