@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from math import nan
 from pathlib import Path
 from statistics import fmean
 from threading import Lock
@@ -43,6 +44,23 @@ Samples = Iterator[tuple[tuple[str, ...], float]]
 """Values of labels, and a number; negative and nan are unknown."""
 
 
+def _known(values: Sequence[float]) -> list[float]:
+    return [value for value in values if value >= 0]
+
+
+def _most(values: Sequence[float]) -> float:
+    return max(_known(values), default=nan)
+
+
+def _least(values: Sequence[float]) -> float:
+    return min(_known(values), default=nan)
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = _known(values)
+    return fmean(known) if known else nan
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A family of samples.
@@ -53,7 +71,7 @@ class Metric:
         samples: the samples of a snapshot; several may have the same labels.
         labels: names of the labels.
         type: gauge, counter or info.
-        merge: the value of several samples with the same labels.
+        merge: the value of several samples with the same labels; a sum is unknown if one is.
         is_always: it has samples while an earlier recording is read.
     """
 
@@ -62,7 +80,7 @@ class Metric:
     samples: Callable[[Snapshot], Samples]
     labels: tuple[str, ...] = ()
     type: str = "gauge"
-    merge: Callable[[Sequence[float]], float] = max
+    merge: Callable[[Sequence[float]], float] = _most
     is_always: bool = False
 
     @property
@@ -82,12 +100,21 @@ class Metric:
             return {}
         found: dict[tuple[str, ...], list[float]] = {}
         for labels, value in self.samples(snapshot):
-            if value >= 0:
-                found.setdefault(labels, []).append(value)
-        return {labels: self.merge(values) for labels, values in found.items()}
+            found.setdefault(labels, []).append(value)
+        merged = {labels: self.merge(values) for labels, values in found.items()}
+        return {labels: value for labels, value in merged.items() if value >= 0}
 
 
 _SUFFIXES = {"gauge": "", "counter": "_total", "info": "_info"}
+
+
+def _of_run(attribute: str) -> Callable[[Snapshot], Samples]:
+    """Return the sample of an attribute of `Snapshot`."""
+
+    def samples(snapshot: Snapshot) -> Samples:
+        yield (), getattr(snapshot, attribute)
+
+    return samples
 
 
 def _run(snapshot: Snapshot) -> Samples:
@@ -96,10 +123,6 @@ def _run(snapshot: Snapshot) -> Samples:
 
 def _at(snapshot: Snapshot) -> Samples:
     yield (), snapshot.at_ns / 1e9
-
-
-def _unread(snapshot: Snapshot) -> Samples:
-    yield (), snapshot.bytes_left
 
 
 def _world(snapshot: Snapshot) -> Samples:
@@ -118,10 +141,6 @@ def _step(snapshot: Snapshot) -> Samples:
 
 def _step_duration(snapshot: Snapshot) -> Samples:
     yield (), 1 / snapshot.steps.per_s
-
-
-def _blocked(snapshot: Snapshot) -> Samples:
-    yield (), snapshot.blocked_share
 
 
 def _of_ranks(attribute: str) -> Callable[[Snapshot], Samples]:
@@ -193,7 +212,7 @@ METRICS = (
     Metric(
         "commtrace_unread_bytes",
         "Earlier recording that is still to be read; until then, no metric below has a value.",
-        _unread, is_always=True,
+        _of_run("bytes_left"), is_always=True,
     ),
     Metric("commtrace_world_size", "Ranks of the program, as far as is known.", _world),
     Metric("commtrace_ranks", "Recorded ranks in a state.", _states, ("state",)),
@@ -205,7 +224,7 @@ METRICS = (
     ),
     Metric(
         "commtrace_rank_step", "Number of the last step that a rank has ended; other: the least.",
-        _of_ranks("step"), ("rank",), merge=min,
+        _of_ranks("step"), ("rank",), merge=_least,
     ),
     Metric(
         "commtrace_rank_step_duration_seconds",
@@ -215,12 +234,12 @@ METRICS = (
     Metric(
         "commtrace_blocked_ratio",
         "Part of the last 10 seconds in which ranks were blocked in communication; the mean.",
-        _blocked,
+        _of_run("blocked_share"),
     ),
     Metric(
         "commtrace_rank_blocked_ratio",
         "Part of the last 10 seconds in which a rank was blocked in communication; other: the "
-        "mean.", _of_ranks("blocked_share"), ("rank",), merge=fmean,
+        "mean.", _of_ranks("blocked_share"), ("rank",), merge=_mean,
     ),
     Metric(
         "commtrace_rank_stuck_seconds",

@@ -78,9 +78,9 @@ def scraped(snapshot: Snapshot | None, accept: str = OPENMETRICS) -> Samples:
     if snapshot is not None:
         served.update(snapshot)
     with serving_metrics(served, "127.0.0.1", 0) as url:
-        status, *text = answered(url, accept)
+        status, content_type, body = answered(url, accept)
     assert status == 200
-    return samples_of(*text)
+    return samples_of(content_type, body)
 
 
 def of(samples: Samples, name: str) -> dict[Any, float]:
@@ -315,9 +315,8 @@ def test_labels_are_bounded(run: Run) -> None:
     )
     blamed = LiveProblem(problem="silent", ranks=tuple(range(2000, 2100)), text="", for_s=3)
     hidden = replace(blamed, problem="unheard of")
-    samples = scraped(
-        replace(snapshot, ranks=ranks, traffic=traffic, problems=(blamed, blamed, hidden))
-    )
+    problems = (blamed, blamed, hidden)
+    samples = scraped(replace(snapshot, ranks=ranks, traffic=traffic))
     steps = of(samples, "commtrace_rank_step")
     assert [*steps] == [*map(str, range(1024)), "other"]
     others = {
@@ -333,7 +332,12 @@ def test_labels_are_bounded(run: Run) -> None:
     assert {kind for kind, _ in sent} == {"all_reduce", "other"}
     assert sent["all_reduce", "other"] == sum(range(64, 70))
     assert sent["other", "g5"] == 10
-    found = of(samples, "commtrace_problem_ranks")
+    unknown = (*ranks, replace(ranks[-1], rank=2000, blocked_share=nan, sent_bytes=nan, step=-1))
+    samples = scraped(replace(snapshot, ranks=unknown, traffic=traffic))
+    assert "other" not in of(samples, "commtrace_rank_sent_bytes_total")
+    assert of(samples, "commtrace_rank_blocked_ratio")["other"] == pytest.approx(0.15)
+    assert of(samples, "commtrace_rank_step")["other"] == 1024
+    found = of(scraped(replace(snapshot, problems=problems)), "commtrace_problem_ranks")
     assert [*found] == [*(("silent", str(each)) for each in range(2000, 2064)), ("silent", "other")]
     assert found["silent", "other"] == 36
 
