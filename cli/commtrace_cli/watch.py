@@ -36,6 +36,7 @@ Examples:
 
 - `commtrace watch RUN.comm`
 - `commtrace watch RUN.comm --serve`
+- `commtrace watch RUN.comm --metrics 9464`
 - `commtrace watch RUN.comm --once`
 - `commtrace watch RUN.comm --on-hang 60s --dump all --exec "scancel $SLURM_JOB_ID"`
 - `commtrace watch RUN.comm --dump 3`
@@ -67,6 +68,7 @@ def watch(
     dump: watching.DumpRanks = None,
     serve: watching.Serve = False,
     port: watching.Port = 0,
+    metrics: watching.Metrics = None,
     as_json: watching.AsJsonLines = False,
 ) -> None:
     """Show what each rank of a running program is in, who waits for whom, and since when.
@@ -103,8 +105,12 @@ def watch(
     show = _shown_live if is_terminal(sys.stdout) else _shown_as_lines
     show = _shown_as_json if as_json else _shown_once if once else show
     try:
-        with _served(folder, port) if serve else nullcontext(_ignore) as page, show() as view:
-            problem = _follow(observer, alarms, interval, (page, view), once=once)
+        with (
+            _served(folder, port) if serve else nullcontext(_ignore) as page,
+            nullcontext(_ignore) if metrics is None else _scraped(folder, metrics) as metered,
+            show() as view,
+        ):
+            problem = _follow(observer, alarms, interval, (page, metered, view), once=once)
     except KeyboardInterrupt:
         raise typer.Exit(STOPPED) from None
     if problem is None:
@@ -258,6 +264,18 @@ def _served(folder: Path, port: int) -> Iterator[Show]:
     with serving(render_live_page(folder), port) as served:
         say(f"watching {folder} at {served.url}", always=True)
         yield lambda snapshot: served.update(live_state(snapshot))
+
+
+@contextmanager
+def _scraped(folder: Path, address: str) -> Iterator[Show]:
+    """Serve the metrics, and print their address."""
+    from commtrace.live.metrics import RunMetrics
+    from commtrace_cli.serving import address_of, serving_metrics
+
+    metrics = RunMetrics()
+    with serving_metrics(metrics, *address_of(address)) as url:
+        say(f"metrics of {folder} at {url}", always=True)
+        yield metrics.update
 
 
 @contextmanager

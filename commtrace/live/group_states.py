@@ -50,6 +50,7 @@ def _state(
     axis = watch.names.axes.get(group, "")
     return GroupState(
         name=f"{axis} ({name})" if axis else name,
+        label=watch.names.label(group),
         call=f"{watch.names.sites[call.site].kind} {number}",
         arrived=tuple(arrived),
         missing=tuple(missing),

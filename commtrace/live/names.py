@@ -15,6 +15,8 @@ from commtrace.collective_table import EVERY_RANK, KINDS, needing
 from commtrace.tracefile.reading import DamageError
 
 TRANSFERS = ("send", "recv")
+_UNDESCRIBED = "undefined"
+"""Description that torch gives to a group without any."""
 _JOINING = frozenset(needing(EVERY_RANK))
 
 
@@ -59,6 +61,7 @@ class RunNames:
     def __init__(self) -> None:
         self.groups: list[NamedGroup] = []
         self.axes: dict[int, str] = {}
+        self.descriptions: dict[int, str] = {}
         self.sites: list[Site] = []
         self.kinds: list[str] = []
         self._strings: dict[str, str] = {}
@@ -74,8 +77,8 @@ class RunNames:
         known = self._strings
         return [known.setdefault(each, each) for each in strings]
 
-    def group(self, name: str, ranks: str, axis: str) -> int:
-        """Return the number of a group; keep its axis once it is known."""
+    def group(self, name: str, ranks: str = "", axis: str = "", description: str = "") -> int:
+        """Return the number of a group; keep its axis and description once they are known."""
         try:
             members = tuple([int(each) for each in ranks.split(",")] if ranks else ())
         except ValueError as error:
@@ -86,7 +89,13 @@ class RunNames:
             self.groups.append(group)
         if axis:
             self.axes[number] = axis
+        if description not in ("", _UNDESCRIBED):
+            self.descriptions[number] = description
         return number
+
+    def label(self, group: int) -> str:
+        """Return the mesh axis of a group, or else its description, or else its name."""
+        return self.axes.get(group) or self.descriptions.get(group) or self.groups[group].name
 
     def site(self, site: Site) -> int:
         """Return the number of a call site."""
@@ -106,7 +115,7 @@ class RunNames:
         return (
             site.group,
             kind,
-            max(site.wire_bytes, 0),
+            site.wire_bytes,
             self._signatures.setdefault(signature, len(self._signatures)),
             site.kind in TRANSFERS,
             site.kind in _JOINING,

@@ -117,6 +117,7 @@ class Observer:
             groups=tuple(group_states(watch, nows)),
             steps=watch.steps.times(),
             kinds=tuple(self._kinds(seconds)),
+            traffic=watch.totals.traffic(watch.names),
             stragglers=stragglers,
             problems=tuple([_beside(folder, each) for each in problems]),
             notes=tuple(notes_of(watch)),
@@ -175,7 +176,9 @@ class Observer:
             "life": life,
             "sign_age_s": max(at_s - recording.changed_at_s, 0.0),
             "step": watch.steps.last_of(rank.rank),
+            "step_s": watch.steps.duration_of_last(rank.rank),
             "blocked_share": blocked,
+            "sent_bytes": watch.totals.sent_bytes(rank.index),
             "num_restarts": len(rank.earlier),
         }
         open_calls = [each for each in rank.in_flight if each.complete_ns < 0]

@@ -54,7 +54,7 @@ class Rates:
                 ],
                 axis=1,
             )
-            self._by_kind[each] = _sum(sums, added)
+            self._by_kind[each] = padded_sum(sums, added)
         self._add_blocked(rank, end_ns[is_near], blocked_ns.clip(0), num_ranks)
 
     def _add_blocked(
@@ -74,7 +74,7 @@ class Rates:
                 of_second = second == each
                 added = np.bincount(rank[of_second], part[of_second], num_ranks)
                 sums = self._blocked.setdefault(each, np.zeros(0))
-                self._blocked[each] = _sum(sums, added)
+                self._blocked[each] = padded_sum(sums, added)
             rest = part_begin > begin_ns
             rank, end_ns, begin_ns = rank[rest], part_begin[rest], begin_ns[rest]
 
@@ -101,7 +101,7 @@ def _total(
     return total
 
 
-def _sum(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def padded_sum(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the sum of two arrays; the shorter is padded with zeros."""
     if len(one) < len(other):
         one, other = other, one

@@ -29,7 +29,9 @@ class RankState:
         source: line of the program that made the call, or the last call.
         module: module that made the call.
         step: the last step that the rank has ended; -1 if none.
+        step_s: duration of that step; nan if unknown.
         blocked_share: part of the last seconds in which the rank was blocked; nan if unknown.
+        sent_bytes: bytes sent by the ended calls; nan if the size of one is unknown.
         num_restarts: earlier recordings of the rank in the folder.
         is_hanging: `stuck_s` is long enough for a hang.
     """
@@ -49,7 +51,9 @@ class RankState:
     source: str = ""
     module: str = ""
     step: int = -1
+    step_s: float = float("nan")
     blocked_share: float = float("nan")
+    sent_bytes: float = float("nan")
     num_restarts: int = 0
     is_hanging: bool = False
 
@@ -60,6 +64,7 @@ class GroupState:
 
     Attributes:
         name: name of the group, with its mesh axis if it is known.
+        label: mesh axis of the group, or else its description, or else its name.
         call: the collective, `all_reduce 17`.
         arrived: members that have issued the collective.
         missing: members that have not issued it.
@@ -69,6 +74,7 @@ class GroupState:
     """
 
     name: str
+    label: str
     call: str
     arrived: tuple[int, ...]
     missing: tuple[int, ...]
@@ -84,6 +90,22 @@ class KindRate:
     kind: str
     bytes_per_s: float
     calls_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTraffic:
+    """Traffic of a kind of communication in the groups of a label, summed over ranks.
+
+    Attributes:
+        group: label of the groups, as in `GroupState`.
+        num_calls: calls that have ended since the recording began.
+        sent_bytes: bytes that they sent; nan if the size of one is unknown.
+    """
+
+    group: str
+    kind: str
+    num_calls: int
+    sent_bytes: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +175,7 @@ class Snapshot:
     groups: tuple[GroupState, ...]
     steps: StepTimes
     kinds: tuple[KindRate, ...]
+    traffic: tuple[GroupTraffic, ...]
     stragglers: tuple[Straggler, ...]
     problems: tuple[LiveProblem, ...]
     notes: tuple[str, ...]

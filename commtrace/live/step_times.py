@@ -82,6 +82,10 @@ class Steps:
         """Return the last step that a rank has ended; -1 if it has none."""
         return self._last_of_rank.get(rank, -1)
 
+    def duration_of_last(self, rank: int) -> float:
+        """Return the duration of the last step that a rank has ended; nan if unknown."""
+        return self._durations.get(self.last_of(rank), {}).get(rank, float("nan"))
+
     def times(self) -> StepTimes:
         """Return the rate of steps and its trend."""
         steps = sorted(self._durations)

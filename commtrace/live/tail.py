@@ -37,7 +37,7 @@ CALL_COLUMNS = tuple(column.name for column in NUMBERS["comm"])
 MOST_BYTES_AT_ONCE = 8 << 20
 _PATIENCE_S = 10.0
 _MOST_BYTES_OF_NAMES = 64 << 20
-_GROUP_COLUMNS = ("name", "ranks", "mesh_axis")
+_GROUP_COLUMNS = ("name", "ranks", "mesh_axis", "description")
 _IN_FLIGHT_COLUMNS = (
     "id", "seq", "issue_ns", "call_ns", "blocked_ns", "complete_ns", "step", "group",
     *SITE_COLUMNS,
@@ -198,9 +198,9 @@ class SpoolTail:
         self._charge(sum(map(len, batch.strings)) + 8 * len(batch.strings))
         self._strings += self._names.same(batch.strings)
         rows = zip(*batch.columns("groups", _GROUP_COLUMNS, self._strings), strict=True)
-        for name, ranks, axis in rows:
+        for name, ranks, *labels in rows:
             self._charge(8 * len(ranks))
-            self._groups[name] = self._names.group(name, ranks, axis)
+            self._groups[name] = self._names.group(name, ranks, *labels)
         self._learn_sites(batch)
         calls = batch.calls()
         if calls.shape[1]:
@@ -227,7 +227,7 @@ class SpoolTail:
     def _group(self, name: str) -> int:
         number = self._groups.get(name)
         if number is None:  # the group is described in no batch
-            number = self._groups[name] = self._names.group(name, "", "")
+            number = self._groups[name] = self._names.group(name)
         return number
 
     def _with_sites(self, calls: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

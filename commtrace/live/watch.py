@@ -22,6 +22,7 @@ from commtrace.live.names import RunNames
 from commtrace.live.rates import Rates
 from commtrace.live.step_times import Steps
 from commtrace.live.tail import CALL_COLUMNS, InFlight, News, text_fact
+from commtrace.live.totals import Totals
 
 MOST_READING_S = 0.6
 """Time after which a refresh stops reading and derives the snapshot."""
@@ -128,6 +129,7 @@ class Watch:
         self.disagreements = Disagreements()
         self.stragglers = Stragglers()
         self.rates = Rates()
+        self.totals = Totals()
         self.steps = Steps()
 
     def read(self, most_s: float = MOST_READING_S) -> None:
@@ -281,13 +283,14 @@ class Watch:
         self.rates.add(
             rank=index,
             kind=kind[has_ended],
-            wire_bytes=wire_bytes[has_ended].astype(float),
+            wire_bytes=wire_bytes[has_ended].clip(0).astype(float),
             end_ns=calls.end_ns[has_ended],
             blocked_ns=calls.blocked_ns[has_ended],
             num_ranks=self.num_seen,
             num_kinds=len(self.names.kinds),
             now_ns=self.clock.wall_ns(),
         )
+        self.totals.add(rank=index, site=calls.site[has_ended], wire_bytes=wire_bytes[has_ended])
         return number
 
 

@@ -68,6 +68,7 @@ ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
         ("TRACE", "--on-straggler", BAD),
         ("TRACE", "--exec", BAD.replace("\0", "")),
         ("TRACE", "--dump", BAD),
+        ("TRACE", "--metrics", BAD),
     ],
     "summary": [("TRACE",), ("TRACE", "--by", NAME), ("missing" + NAME,), ("TRACE", NAME)],
     "report": [

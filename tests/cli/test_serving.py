@@ -1,4 +1,4 @@
-"""The page's server answers on the loopback, for the token, and nothing else."""
+"""The servers answer the page to whoever has its token, metrics at their address, nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from commtrace.errors import UsageError
-from commtrace_cli.serving import Served, serving
+from commtrace.live.metrics import RunMetrics
+from commtrace_cli.serving import Served, address_of, serving, serving_metrics
 
 
 @pytest.fixture
@@ -24,10 +25,10 @@ def served() -> Iterator[Served]:
 
 
 def asked(
-    served: Served, path: str, *, method: str = "GET", host: str | None = None
+    served: Served | str, path: str, *, method: str = "GET", host: str | None = None
 ) -> tuple[int, bytes]:
-    port = urlsplit(served.url).port
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    address = urlsplit(served if isinstance(served, str) else served.url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=10)
     try:
         connection.request(method, path, headers={"Host": host} if host else {})
         answer = connection.getresponse()
@@ -137,3 +138,94 @@ def test_connections_beyond_a_number_are_closed_and_slow_ones_end(
 
 def test_each_server_has_a_token_of_its_own() -> None:
     assert len({Served(b"").token for _ in range(10)}) == 10
+
+
+@pytest.fixture
+def metrics() -> RunMetrics:
+    return RunMetrics()
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "host", "status"),
+    [
+        ("/metrics", "GET", None, 200),
+        ("/metrics?a=b", "GET", "localhost:9464", 200),
+        ("/", "GET", None, 404),
+        ("/state", "GET", None, 404),
+        ("/metrics/x", "GET", None, 404),
+        ("/metrics", "POST", None, 501),
+        ("/metrics", "GET", "example.org", 403),
+        ("/metrics", "GET", "127.0.0.1.example.org:9464", 403),
+        ("/metrics", "GET", "[", 400),
+    ],
+)
+def test_metrics_are_answered_on_the_loopback_to_its_names(
+    metrics: RunMetrics, path: str, method: str, host: str | None, status: int
+) -> None:
+    with serving_metrics(metrics, "127.0.0.1", 0) as url:
+        assert asked(url, path, method=method, host=host)[0] == status
+
+
+def test_metrics_on_all_addresses_are_answered_whatever_the_machine_is_called(
+    metrics: RunMetrics,
+) -> None:
+    with serving_metrics(metrics, "0.0.0.0", 0) as url:
+        for host in (None, "login1:9464", "10.0.0.7"):
+            assert asked(url.replace("0.0.0.0", "127.0.0.2"), "/metrics", host=host)[0] == 200
+
+
+def test_metrics_are_served_on_ipv6(metrics: RunMetrics) -> None:
+    try:
+        with socket.socket(socket.AF_INET6) as free:
+            free.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with serving_metrics(metrics, "::1", 0) as url:
+        assert url.startswith("http://[::1]:")
+        assert asked(url, "/metrics")[0] == 200
+        assert asked(url, "/metrics", host="example.org")[0] == 403
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9464", ("127.0.0.1", 9464)),
+        ("0", ("127.0.0.1", 0)),
+        ("0.0.0.0:9464", ("0.0.0.0", 9464)),
+        ("login1.example.org:1", ("login1.example.org", 1)),
+        ("[::1]:9464", ("::1", 9464)),
+        ("[::]:65535", ("::", 65535)),
+    ],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert address_of(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "x", ":9464", "a:", "-1", "65536", "9" * 5000, "٣", "[]:1", "[::1]", "1\n"]
+)
+def test_no_addresses(text: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        address_of(text)
+    assert "  try: --metrics 9464, or --metrics 0.0.0.0:9464 for scrapes from" in str(raised.value)
+
+
+@pytest.mark.parametrize("host", ["host.invalid", "192.0.2.1", "a" * 300])
+def test_a_host_that_is_not_this_machine_is_a_usage_error(metrics: RunMetrics, host: str) -> None:
+    with (
+        pytest.raises(UsageError, match=f"cannot serve metrics on port 0 of {host}\n  found: ."),
+        serving_metrics(metrics, host, 0),
+    ):
+        pass
+
+
+def test_a_port_of_metrics_in_use_is_a_usage_error(metrics: RunMetrics) -> None:
+    with serving_metrics(metrics, "127.0.0.1", 0) as url:
+        port = urlsplit(url).port or 0
+        with pytest.raises(UsageError) as raised, serving_metrics(metrics, "127.0.0.1", port):
+            pass
+    assert str(raised.value).splitlines() == [
+        f"cannot serve metrics on port {port} of 127.0.0.1",
+        "  found: address already in use",
+        "  try: --metrics 0, for any free port of the loopback",
+    ]

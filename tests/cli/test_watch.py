@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -276,6 +277,78 @@ def test_no_answer_to_dump_ends_with_code_7(
     assert ended.code == 7
     assert ended.err.startswith("no rank answered: none of them is running")
     assert json.loads((run.folder / "dump.request").read_text())["ranks"] == [1]
+
+
+def test_metrics_are_served_until_the_run_ends(
+    commtrace: Commtrace, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = run.start(0, 1, **HERE)
+    rank.end(rank.issue())
+    rank.flush()
+    run.pass_(90)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    texts: list[str] = []
+
+    def scrape(_: float) -> None:
+        if not rank.stream.closed:
+            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+                texts.append(answer.read().decode())
+            rank.close()
+
+    monkeypatch.setattr("time.sleep", scrape)
+    ended = commtrace("watch", run.folder, "--metrics", str(port), columns=200)
+    assert (ended.code, ended.err) == (
+        0,
+        f"metrics of {run.folder} at http://127.0.0.1:{port}/metrics\n",
+    )
+    (text,) = texts
+    assert 'commtrace_run_info{run="RUN.comm"} 1.0' in text
+    assert 'commtrace_calls_total{group="0",kind="all_reduce"} 1.0' in text
+    with pytest.raises(OSError, match="refused"):
+        urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("address", "lines"),
+    [
+        (
+            "port",
+            [
+                "error: cannot use --metrics port",
+                "  why: a port up to 65535 is needed, or an address of this machine and a port",
+                "  try: --metrics 9464, or --metrics 0.0.0.0:9464 for scrapes from other machines",
+            ],
+        ),
+        (
+            "192.0.2.1:0",
+            [
+                "error: cannot serve metrics on port 0 of 192.0.2.1",
+                "  found: cannot assign requested address",
+                "  try: --metrics 0, for any free port of the loopback",
+            ],
+        ),
+    ],
+)
+def test_addresses_at_which_no_metrics_can_be_served(
+    commtrace: Commtrace, run: Run, address: str, lines: list[str]
+) -> None:
+    hanging(run)
+    ended = commtrace("watch", run.folder, "--once", "--metrics", address)
+    assert (ended.code, ended.err.splitlines(), ended.out) == (2, lines, "")
+
+
+def test_metrics_without_their_package_are_refused(
+    commtrace: Commtrace, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging(run)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    ended = commtrace("watch", run.folder, "--metrics", "0")
+    assert ended.code == 2
+    assert "  found: no prometheus_client\n" in ended.err
+    assert "  try: pip install 'commtrace[metrics]'\n" in ended.err
+    assert commtrace("watch", run.folder, "--once").code == 0
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,13 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from commtrace.live import Observer, Snapshot, Watch
 from commtrace.tracefile import read_trace
@@ -164,6 +166,51 @@ def test_a_hang_is_found_and_its_stacks_are_dumped(tmp_path: Path) -> None:
         assert dump.rank == 1
         assert dump.threads[0].frames[-1][2] == "stuck_in_the_loader"
         assert read_trace(folder).num_rows("comm") >= 3 * 20 + 2
+
+
+def test_metrics_of_a_run_that_hangs(tmp_path: Path) -> None:
+    with recorded(tmp_path, HANG) as folder:
+        watcher = start("watch", folder, "--metrics", "0", stdout=subprocess.DEVNULL)
+        try:
+            assert watcher.stderr is not None
+            said = watcher.stderr.readline()
+            if said.startswith(b"waiting for "):
+                said = watcher.stderr.readline()
+            found, deadline = {}, time.monotonic() + DEADLINE_S
+            while ("commtrace_problem_ranks", "waiting", "1") not in found:
+                assert time.monotonic() < deadline, found
+                time.sleep(0.5)
+                found = scraped(said.decode().split()[-1])
+            columns = read_trace(folder).tables["comm"]
+            calls = zip(
+                *(columns[each] for each in ("rank", "wire_bytes", "complete_ns")), strict=True
+            )
+            sizes = [(rank, size) for rank, size, end in calls if end >= 0]
+            for rank in range(3):
+                sent = [size for each, size in sizes if each == rank]
+                assert len(sent) >= 20
+                # The last call of a rank may be written as ended later, together with the next.
+                total = found["commtrace_rank_sent_bytes_total", str(rank)]
+                assert total in (sum(sent), sum(sent[:-1]))
+            total = found["commtrace_calls_total", "default_pg", "all_reduce"]
+            assert len(sizes) - 3 <= total <= len(sizes)
+            assert found["commtrace_rank_blocked_ratio", "0"] > 0.3
+            assert found["commtrace_rank_blocked_ratio", "1"] < 0.2
+        finally:
+            watcher.kill()
+            watcher.communicate()
+
+
+def scraped(url: str) -> dict[tuple[str, ...], float]:
+    """Values of metrics by name and labels, as OpenMetrics."""
+    asked = urllib.request.Request(url, headers={"Accept": "application/openmetrics-text"})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return {
+        (each.name, *each.labels.values()): each.value
+        for family in families
+        for each in family.samples
+    }
 
 
 def test_a_killed_rank_is_dead_and_named_as_missing(tmp_path: Path) -> None:

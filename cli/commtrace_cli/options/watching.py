@@ -66,6 +66,17 @@ Port = Annotated[
         "--port", metavar="PORT", min=0, max=65535, help="Port of the page; 0 for any free port."
     ),
 ]
+Metrics = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="Also serve the state as metrics for Prometheus, at /metrics of this port of this "
+        "machine, 0 for any free port. HOST 0.0.0.0 lets other machines scrape them. Needs the "
+        "package prometheus_client.",
+        show_default=False,
+    ),
+]
 DumpRanks = Annotated[
     str | None,
     typer.Option(
