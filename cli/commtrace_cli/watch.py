@@ -59,6 +59,7 @@ CODES = {"hang": HANG, "straggler": STRAGGLER, "mismatch": MISMATCH, "died": DIE
 
 def watch(
     run: inputs.GrowingRun,
+    port_of_page: watching.PortOfPage = None,
     interval: watching.Interval = 1.0,
     once: watching.Once = False,
     on_hang: watching.OnHang = None,
@@ -95,6 +96,13 @@ def watch(
             why="the command is run when a problem is found",
             attempt="--on-hang 60s, --on-straggler 20% or --on-mismatch with it",
         )
+    if port_of_page is not None and not serve:
+        raise UsageError(
+            f"unexpected argument {port_of_page}",
+            found="a number without --serve",
+            why="only the page of a run takes a port",
+            attempt=f"--serve --port {port_of_page}, or --metrics {port_of_page}",
+        )
     folder = folder_of(run)
     asked = None if dump in (None, "all") else ranks_of(dump, "--dump")
     _require_run(folder, may_begin=not once and (dump is None or bool(alarms.problems)))
@@ -106,7 +114,7 @@ def watch(
     show = _shown_as_json if as_json else _shown_once if once else show
     try:
         with (
-            _served(folder, port) if serve else nullcontext(_ignore) as page,
+            _served(folder, port_of_page or port) if serve else nullcontext(_ignore) as page,
             nullcontext(_ignore) if metrics is None else _scraped(folder, metrics) as metered,
             show() as view,
         ):
@@ -202,6 +210,8 @@ _OVER_BEFORE = (
     "note: this run was over before watching began; to watch the next run in this folder, wait for "
     "its first rank, or give it a folder of its own"
 )
+_MOST_WAITED_S = 30.0
+"""Time to wait for a folder that does not exist. One without ranks is waited for without limit."""
 _ANSWER_S = 15.0
 _POLL_S = 0.25
 
@@ -406,3 +416,13 @@ def _require_run(folder: Path, *, may_begin: bool) -> None:
             attempt="the folder given to `commtrace record -o`, `commtrace run -o` or COMMTRACE",
         )
     say(f"waiting for {folder}", always=True)
+    end = time.monotonic() + _MOST_WAITED_S
+    while not folder.exists():
+        if time.monotonic() > end:
+            raise NotATraceError(
+                summary,
+                found=f"no such folder within {_MOST_WAITED_S:.0f} s",
+                why="a run is recorded into a folder, such as RUN.comm",
+                attempt=f"`mkdir {folder}` to wait for a run that begins later, or another path",
+            )
+        time.sleep(_POLL_S)

@@ -378,6 +378,39 @@ def test_a_folder_that_is_missing_on_the_way_is_named(commtrace: Commtrace) -> N
     assert f"  found: no folder {Path('results').absolute()}\n" in ended.err
 
 
+def test_a_folder_that_never_comes_ends_the_watch(
+    commtrace: Commtrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commtrace_cli.watch._MOST_WAITED_S", 0.5)
+    ended = commtrace("watch", "nope.comm")
+    assert ended.code == 3
+    assert ended.err == (
+        "waiting for nope.comm\n"
+        "error: cannot watch nope.comm\n"
+        "  found: no such folder within 0 s\n"
+        "  why: a run is recorded into a folder, such as RUN.comm\n"
+        "  try: `mkdir nope.comm` to wait for a run that begins later, or another path\n"
+    )
+
+
+def test_the_port_may_follow_serve(
+    commtrace: Commtrace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports: list[int] = []
+
+    def served(folder: Path, port: int) -> None:
+        ports.append(port)
+        raise UsageError("enough")
+
+    monkeypatch.setattr("commtrace_cli.watch._served", served)
+    (tmp_path / "RUN.comm").mkdir()
+    for options in (["--serve", "8790"], ["8790", "--serve"], ["--serve", "--port", "8790"]):
+        assert commtrace("watch", "RUN.comm", *options).code == 2
+    assert ports == [8790, 8790, 8790]
+    ended = commtrace("watch", "RUN.comm", "8790")
+    assert ended.err.startswith("error: unexpected argument 8790\n")
+
+
 def test_a_finished_file_is_referred_to_summary(commtrace: Commtrace, run_json: Path) -> None:
     run_json.rename(run_json.with_name("done.json"))
     ended = commtrace("watch", run_json.with_name("done.json"))

@@ -60,6 +60,10 @@ Serve = Annotated[
         help="Also show the state as a page, on this machine only, at the address that is printed.",
     ),
 ]
+PortOfPage = Annotated[
+    int | None, typer.Argument(hidden=True, min=0, max=65535, metavar="PORT", show_default=False)
+]
+"""`--serve 8790`, which reads as if the option had a value."""
 Port = Annotated[
     int,
     typer.Option(
