@@ -61,7 +61,14 @@ Serve = Annotated[
     ),
 ]
 PortOfPage = Annotated[
-    int | None, typer.Argument(hidden=True, min=0, max=65535, metavar="PORT", show_default=False)
+    int | None,
+    typer.Argument(
+        min=0,
+        max=65535,
+        metavar="[PORT]",
+        help="With --serve: port of the page.",
+        show_default=False,
+    ),
 ]
 """`--serve 8790`, which reads as if the option had a value."""
 Port = Annotated[
