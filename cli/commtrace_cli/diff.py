@@ -15,9 +15,10 @@ from commtrace.units import counted, known_note, text_of_value
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.fitting import fitted, omissions
 from commtrace_cli.loading import load_run
+from commtrace_cli.markdown import markdown
 from commtrace_cli.options import criteria, inputs, outputs, printing, selection
 from commtrace_cli.tables import plain_table
-from commtrace_cli.terminal import Text, check_output, data_console, finish, say, working
+from commtrace_cli.terminal import Text, check_output, data_console, finish, say, working, write
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +33,7 @@ Examples:
 - `commtrace diff main.json branch.json other.json -o diff.html`
 - `commtrace diff main.json branch.json --fail-on-increase calls --fail-on-increase bytes`
 - `commtrace diff main.json branch.json --fail-on-increase time --tolerance 0.1`
+- `commtrace diff main.json branch.json --markdown >> "$GITHUB_STEP_SUMMARY"`
 
 Exit codes: `0` success, `1` a guarded metric grew in a run, `2` a usage error, or a
 guarded metric is unknown, `3` a trace cannot be read.
@@ -55,6 +57,7 @@ def diff(
     rows: selection.Rows = 30,
     as_json: printing.AsJson = False,
     as_csv: printing.AsCsv = False,
+    as_markdown: printing.AsMarkdown = False,
 ) -> None:
     """Compare runs with a baseline by module, operator, kind, group and phase.
 
@@ -71,17 +74,23 @@ def diff(
 
     labels = labels_of(paths)
     tables = _compared(runs, labels)
+    grown = list(_grown(tables, fail_on_increase or (), tolerance))
+    if as_markdown:
+        totals = {label: [line.plain for line in _totals(tables[label])] for label in tables}
+        write(markdown(labels, tables, totals, grown, rows))
     if output is not None:
         _write_page(runs, labels, output)
     elif as_csv:
         write_csv(_with_runs(tables))
     elif as_json:
         _write_json(runs, labels, tables)
-    else:
+    elif not as_markdown:
         _print(runs, tables, rows)
         command = ["commtrace", "diff", *paths, "-o", "diff.html"]
         finish([], then=command)
-    if _grew(tables, fail_on_increase or (), tolerance):
+    for sentence in grown:
+        say(sentence, always=True)
+    if grown:
         raise typer.Exit(GREW)
 
 
@@ -132,13 +141,12 @@ def _write_json(
     write_json(runs[-1].run, {analysis: _with_runs(tables)}, runs=facts)
 
 
-def _grew(
+def _grown(
     tables: dict[str, pd.DataFrame], metrics: Sequence[criteria.Metric], tolerance: float
-) -> bool:
-    """Return whether a guarded metric has grown; print each increase and its run."""
+) -> Iterator[str]:
+    """Yield a sentence for each guarded metric that has grown in a run."""
     from commtrace.analyze.comparisons.diff import METRICS, increases
 
-    has_grown = False
     for label, table in tables.items():
         of_run = f" in {label}" if len(tables) > 1 else ""
         for metric in metrics:
@@ -149,9 +157,7 @@ def _grew(
                 texts = [text_of_value(value, unit) for value in (old, new, new - old)]
                 where = "per step" if scope == "step" else "outside of steps or over the run"
                 change = f"{texts[0]} -> {texts[1]} (+{texts[2]})"
-                say(f"{measure} grew {where}{of_run}: {change}", always=True)
-                has_grown = True
-    return has_grown
+                yield f"{measure} grew {where}{of_run}: {change}"
 
 
 def _require_known(table: pd.DataFrame, measure: str, metric: criteria.Metric, label: str) -> None:

@@ -6,9 +6,11 @@ import csv
 import io
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from commtrace.tracefile import write_trace
 from tests.cli.conftest import Commtrace
@@ -223,3 +225,62 @@ def test_the_total_of_a_measure_is_over_the_places_that_both_runs_know(
     ended = commtrace("diff", base, more, columns=None)
     assert "10 B -> 20 B sent (+100%) (known for 1 of 2 places)" in ended.out
     assert "5 ns -> 7 ns blocked (+40%) (known for 1 of 2 places)" in ended.out
+
+
+def test_changes_are_a_table_of_markdown(
+    commtrace: Commtrace, run_json: Path, longer_json: Path
+) -> None:
+    ended = commtrace(
+        "diff", run_json, longer_json, "--markdown", "--rows", "2", "--fail-on-increase", "calls"
+    )
+    assert ended.code == 1
+    lines = ended.out.splitlines()
+    assert lines[0] == "### Communication of longer.json, compared with run.json"
+    assert lines[2].startswith("**calls grew per step: 10 → 15")
+    assert any(line.startswith("- in a step: 10 → 15 calls") for line in lines)
+    table = [line for line in lines if line.startswith("|")]
+    assert table[0] == ("| change | module | operator | kind | calls | bytes sent | blocked |")
+    assert len(table) == 2 + 2
+    assert all(line.count(" | ") == 6 for line in table)
+    assert re.fullmatch(r"\| added \| `layers\.2\S*` \| \S+ \| `\w+` \| (0|–) → .*\|", table[2])
+    assert "3 more places changed." in lines
+
+
+def test_runs_without_a_difference_say_so_in_markdown(commtrace: Commtrace, run_json: Path) -> None:
+    ended = commtrace("diff", run_json, run_json, "--markdown")
+    assert (ended.code, ended.out.splitlines()[-1]) == (
+        0, "No difference in 10 places that communicate."
+    )  # fmt: skip
+    ended = commtrace("diff", run_json, run_json, "--markdown", "--json")
+    assert ended.err.startswith("error: cannot print two formats at once\n")
+
+
+def test_names_have_no_meaning_in_markdown(commtrace: Commtrace, tmp_path: Path) -> None:
+    hostile = "a|b`<script>**\n# x"
+    runs = []
+    for number, module in enumerate(("plain", hostile)):
+        calls = [call(id=0, at=0, until=9, blocked_ns=9, module=module, wire_bytes=8)]
+        name = f"{number}_*x*.json"
+        runs.append(write_trace(trace_of(calls, num_ranks=1), tmp_path / name))
+    lines = commtrace("diff", *runs, "--markdown").out.splitlines()
+    assert lines[0] == ("### Communication of 1\\_\\*x\\*.json, compared with 0\\_\\*x\\*.json")
+    (row,) = [line for line in lines if "script" in line]
+    assert "`a\\|b'<script>**\\n# x`" in row
+
+
+def test_the_workflow_to_copy_runs_these_commands(
+    commtrace: Commtrace, run_json: Path, longer_json: Path
+) -> None:
+    workflow = Path(__file__).parents[2] / "examples" / "ci" / "commtrace.yml"
+    steps = yaml.safe_load(workflow.read_text("utf-8"))["jobs"]["communication"]["steps"]
+    run_json.rename("base.json")
+    longer_json.rename("branch.json")
+    commands = [
+        shlex.split(step["run"].partition(" >> ")[0])[1:]
+        for step in steps
+        if step.get("run", "").startswith("commtrace ")
+    ]
+    assert [command[0] for command in commands] == ["report", "diff"]
+    assert [commtrace(*command).code for command in commands] == [0, 1]
+    (artifact,) = [step["with"]["path"] for step in steps if "artifact" in step.get("uses", "")]
+    assert all(Path(name).exists() for name in artifact.split())

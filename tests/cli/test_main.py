@@ -220,7 +220,7 @@ def test_json_and_csv_at_once_are_refused(
     ended = commtrace(command, run_json, "--json", "--csv")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err == (
-        "error: cannot print JSON and CSV at once\n  try: one of --json and --csv\n"
+        "error: cannot print two formats at once\n  try: one of --json, --csv and --markdown\n"
     )
 
 

@@ -13,9 +13,16 @@ from commtrace_cli.terminal import write
 
 
 def _one_format(context: typer.Context, value: bool) -> bool:
-    if value and (context.params.get("as_json") or context.params.get("as_csv")):
-        raise UsageError("cannot print JSON and CSV at once", attempt="one of --json and --csv")
+    given = [word for name, word in _FORMATS.items() if context.params.get(name)]
+    if value and given:
+        *others, last = _FORMATS.values()
+        raise UsageError(
+            "cannot print two formats at once", attempt=f"one of {', '.join(others)} and {last}"
+        )
     return value
+
+
+_FORMATS = {"as_json": "--json", "as_csv": "--csv", "as_markdown": "--markdown"}
 
 
 def _version(value: bool) -> None:
@@ -31,6 +38,14 @@ AsCsv = Annotated[
         "--csv",
         "Exact numbers of a single table as CSV. Text that a spreadsheet would evaluate as a "
         "formula is prefixed with an apostrophe.",
+        callback=_one_format,
+    ),
+]
+AsMarkdown = Annotated[
+    bool,
+    option(
+        "--markdown",
+        "Markdown, for a pull request or the summary of a CI job.",
         callback=_one_format,
     ),
 ]
