@@ -19,12 +19,16 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from commtrace.errors import CommtraceError, UsageError
 from commtrace.session import Recording, record
 from commtrace.session.flusher import FLUSH_INTERVAL_S
 from commtrace.settings import settings_of
 from commtrace.tracefile.destinations import wait_for_others
+
+if TYPE_CHECKING:
+    from commtrace.live.recent import RecentSteps
 
 RUN_NAME, PAGE_NAME = "RUN.comm", "report.html"
 EVERY_N_STEPS = 100
@@ -33,6 +37,8 @@ _MOST_SHARE = 0.01
 _LEAST_S = 4 * FLUSH_INTERVAL_S  # other ranks have written their steps by then
 _TO_CLOSE_S = 30.0
 _MOST_BYTES = 256 << 20
+_FAILURES = (CommtraceError, OSError, ValueError, LookupError, ArithmeticError)
+"""Errors of reading and writing, which must not end the training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +46,8 @@ class TrainingEnd:
     """What rank 0 knows once the training has ended.
 
     Attributes:
-        scalars: numbers of the whole run.
-        page: the page; None if the run is too large for it.
+        scalars: numbers of the whole run; empty if it is too large.
+        page: the page; None if the run is too large.
         text: the findings and the paths of the page and the run, in Markdown.
     """
 
@@ -76,6 +82,8 @@ class TrainingMonitor:
         self._every_n_steps = every_n_steps
         self._given = recording
         self.recording: Recording | None = None
+        self._recent: RecentSteps | None = None
+        self._region_name = ""
         self._on, self._region = contextlib.ExitStack(), contextlib.ExitStack()
 
     def begin(self, folder: Path | str) -> None:
@@ -97,13 +105,15 @@ class TrainingMonitor:
             self._on.enter_context(self.recording)
         else:
             self._on.enter_context(self.recording.steps())
-        self._num_steps = self._num_read = self.recording.num_steps
+        self._num_read = self.recording.num_steps
         self._read_s = self._ready_s = time.monotonic()
         self._recent = None
         if self._is_first and self.recording.spools is not None:
-            import commtrace.integrations.scalars  # before training, since it loads pandas
+            # Now rather than at a step, since it loads pandas.
+            from commtrace.integrations.scalars import scalars_of
             from commtrace.live.recent import RecentSteps
 
+            self._scalars_of = scalars_of
             self._recent = RecentSteps(self.recording.spools, settings_of())
 
     @property
@@ -112,9 +122,10 @@ class TrainingMonitor:
 
     def enter(self, region: str) -> None:
         """Label what follows on this thread with a region, in place of the last one."""
-        self._region.close()
-        if self.recording is not None:
+        if self.recording is not None and region != self._region_name:
+            self._region.close()
             self._region.enter_context(self.recording.region(region))
+            self._region_name = region
 
     def step(self) -> None:
         """End a step, and begin the next."""
@@ -129,16 +140,14 @@ class TrainingMonitor:
         is_due = num_steps - self._num_read >= self._every_n_steps
         if not is_due or begin_s < max(self._ready_s, self._read_s + _LEAST_S):
             return {}
-        from commtrace.integrations.scalars import scalars_of
-
         self._read_s = begin_s
         try:
             part = self._recent.read()
             if part is None:  # another rank has not written them yet
                 return {}
             self._num_read = num_steps
-            return scalars_of(part)
-        except (CommtraceError, OSError, ValueError, LookupError, ArithmeticError) as error:
+            return self._scalars_of(part)
+        except _FAILURES as error:
             self._recent = None
             _warn(f"no further numbers of communication are logged: {error}")
             return {}
@@ -151,41 +160,45 @@ class TrainingMonitor:
         if self.recording is not None:
             self._region.close()
             self._on.close()
-        self.recording = self._recent = None
+        self.recording, self._recent, self._region_name = None, None, ""
 
     def end(self) -> TrainingEnd | None:
         """Stop, and write the page; return its numbers on rank 0, and None elsewhere."""
-        recording = self.recording
-        is_first, spools = self._is_first, recording and recording.spools
+        recording, is_first = self.recording, self._is_first
         self.stop()
         if recording is None or not is_first:
             return None
-        if spools is not None and self._is_own:
-            wait_for_others(spools, _TO_CLOSE_S)
-        elif spools is not None:
+        source = recording.path if self._is_own else recording.spools
+        if source is not None and self._is_own:
+            wait_for_others(source, _TO_CLOSE_S)
+        elif source is not None:
             time.sleep(2 * FLUSH_INTERVAL_S)  # until other ranks have written what came before
         try:
-            return self._ended(recording, spools)
-        except (CommtraceError, OSError, ValueError, LookupError, ArithmeticError) as error:
+            return self._ended(recording, source)
+        except _FAILURES as error:
             _warn(f"the page of the communication was not written: {error}")
             return None
 
-    def _ended(self, recording: Recording, spools: Path | None) -> TrainingEnd:
+    def _ended(self, recording: Recording, source: Path | None) -> TrainingEnd:
         from commtrace.integrations.scalars import FINDINGS, scalars_of, titles_of_findings
         from commtrace.views.run import load
 
-        where = str(self._folder / RUN_NAME if spools is None else spools)
-        num_bytes = sum(each.stat().st_size for each in spools.iterdir()) if spools else 0
-        if num_bytes > _MOST_BYTES:
-            return TrainingEnd({}, None, f"Large run: `commtrace report {where}` writes its page.")
-        run = load(spools) if spools is not None and spools.is_dir() else recording
+        if source is not None and _num_bytes(source) > _MOST_BYTES:
+            text = f"The run is large: `commtrace report {source}` writes its page."
+            return TrainingEnd({}, None, text)
+        run = recording if source is None else load(source)
         frames = run.frames()
         titles = titles_of_findings(frames)
         self._folder.mkdir(parents=True, exist_ok=True)
         page = run.report(self._folder / PAGE_NAME)
-        lines = [f"Page: `{page}`", f"Run: `{where}`", *(f"- {title}" for title in titles)]
-        numbers = {**scalars_of(frames), FINDINGS: float(len(titles))}
-        return TrainingEnd(numbers, page, "\n".join([*lines[:2], "", *lines[2:]]))
+        paths = [f"Page: `{page}`", *([] if source is None else [f"Run: `{source}`"])]
+        text = "\n".join(["  \n".join(paths), "", *(f"- {title}" for title in titles)])
+        return TrainingEnd({**scalars_of(frames), FINDINGS: float(len(titles))}, page, text)
+
+
+def _num_bytes(path: Path) -> int:
+    """Return the size of a file, or of the files of a folder."""
+    return sum(each.stat().st_size for each in (path.iterdir() if path.is_dir() else [path]))
 
 
 def _warn(text: str) -> None:

@@ -3,9 +3,9 @@
     recent = RecentSteps(Path("RUN.comm"))
     part = recent.read()        # after some steps, again and again
 
-A reading takes what the ranks have written since the last one. It returns the steps that all ranks
-have ended since then, with all of their calls: rows of the last two readings are kept, and a step
-that began before these is left out.
+A reading takes what the ranks have written since the last one, and returns the steps that all ranks
+have ended since, with all of their calls. Rows are kept for two readings that return steps; a step
+that began before these rows is left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RecentSteps:
         self._spools: dict[Path, GrowingSpool] = {}
         self._left_out: set[str] = set()
         self._last = -1
-        self._begun = [-1, -1]
+        self._begun = [-1, -1]  # steps in progress at the last two readings
 
     def read(self) -> Frames | None:
         """Return the steps since the last reading; None if not all ranks have ended a new one.
@@ -50,10 +50,12 @@ class RecentSteps:
         # The step after the last that any rank had ended may have begun before the kept rows.
         first = max(self._last, self._begun[0]) + 1
         last = int(ended.min()) if len(ended) == frames.num_ranks else -1
-        self._begun = [self._begun[1], max(self._begun[1], int(ended.max()) + 1)]
         if last < first:
             return None
         self._last = last
+        self._begun = [self._begun[1], int(ended.max()) + 1]
+        for spool in self._spools.values():
+            spool.age()
         return part_in_time(frames, Selection(steps=(first, last)))
 
     def _frames(self) -> Frames | None:

@@ -203,6 +203,11 @@ class Recording(Views, Decorator):
         return next(iter(_open), None) if cls.of_process is None else cls.of_process
 
     @property
+    def path(self) -> Path | None:
+        """The run file, or the folder of the run; None in memory, and under `commtrace run`."""
+        return getattr(self._store, "path", None)
+
+    @property
     def spools(self) -> Path | None:
         """The folder to which ranks write while the recording is on; None in memory."""
         return None if self._store.spool is None else self._store.spool.parent

@@ -147,10 +147,7 @@ def _parsed(data: bytes, summary: str, only: Collection[str] | None) -> _Parser:
 
 
 class GrowingSpool:
-    """Spool that a rank still writes, of which the rows of the last two readings are kept.
-
-    Each reading parses what was appended, so that its cost does not grow with the run.
-    """
+    """Spool that a rank still writes; each reading parses what was appended since the last."""
 
     def __init__(self, path: Path) -> None:
         from commtrace.tracefile.spool_columns import SpoolColumns  # imported late: it loads numpy
@@ -162,7 +159,7 @@ class GrowingSpool:
         self._parser = _Parser(self._allowance, self._columns, None)
 
     def read(self) -> Spool | None:
-        """Read the new batches, and return the kept rows; None before the first batch.
+        """Read the new batches, and return all rows that are kept; None before the first batch.
 
         Raises:
             OSError: the file is gone or cannot be read.
@@ -172,7 +169,6 @@ class GrowingSpool:
             file.seek(self._position)
             data = file.read()
         self._allowance.renew(len(data))
-        self._columns.age()
         with reading(self._allowance.summary):
             begin = self._position
             for end, payload in batches(data):
@@ -181,6 +177,10 @@ class GrowingSpool:
             if not self._parser.num_batches:
                 return None
             return Spool(dict(self._parser.facts), self._parser.tables(None), False, self.path)
+
+    def age(self) -> None:
+        """Drop the rows that were there at the last call."""
+        self._columns.age()
 
 
 def batches(data: bytes) -> Iterator[tuple[int, bytes]]:
