@@ -8,8 +8,8 @@
     ending = monitor.end()                  # None on other ranks
 
 A recording that is on already gets the steps and regions; otherwise one is made in the output
-folder. Reading and logging take at most a hundredth of the time of rank 0, however long the run is:
-numbers that would take more are left out until they fit.
+folder. Reading takes at most a hundredth of the time of rank 0, however long the run is: the next
+numbers follow after a hundred times as long as the last took.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FAILURES = (CommtraceError, OSError, ValueError, LookupError, ArithmeticError)
 
 @dataclass(frozen=True, slots=True)
 class TrainingEnd:
-    """What rank 0 knows once the training has ended.
+    """Results of a training that has ended, on rank 0.
 
     Attributes:
         scalars: numbers of the whole run; empty if it is too large.

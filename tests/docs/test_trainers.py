@@ -21,7 +21,7 @@ from tests.preloaded import forked_interpreters
 
 TEXT = (Path(__file__).parents[2] / "docs" / "trainers.md").read_text()
 PROGRAMS = dict(re.findall(r"^## (\w+)\n\n```python\n(.*?)```", TEXT, re.M | re.S))
-TORCHRUN = ("torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0")
+TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 DEADLINE_S = 240
 
 
@@ -87,7 +87,9 @@ def test_transformers(tmp_path: Path) -> None:
 def test_lightning(tmp_path: Path) -> None:
     out = run_program("Lightning", tmp_path)
     (path,) = out.rglob("metrics.csv")
-    rows = [row for row in csv.DictReader(path.open()) if row["commtrace/step_ms"]]
+    rows = [
+        row for row in csv.DictReader(path.read_text().splitlines()) if row["commtrace/step_ms"]
+    ]
     assert rows[-1]["step"] == "400"
     check_numbers(out, {name: float(rows[-1][name]) for name in MEANINGS})
     assert regions_of(out) == {"train", "evaluate", "save"}

@@ -45,7 +45,7 @@ def logger(name: str, **parts: Any) -> Any:
 
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """What stand-ins of the libraries were called with."""
+    """Calls of stand-ins of the libraries."""
     noted: list[tuple[Any, ...]] = []
     monkeypatch.setitem(sys.modules, "mlflow", Calls("mlflow", noted))  # type: ignore[arg-type]
     wandb = types.SimpleNamespace(Artifact=Artifact)
