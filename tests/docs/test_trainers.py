@@ -80,6 +80,8 @@ def test_transformers(tmp_path: Path) -> None:
     run = commtrace.load(out / "RUN.comm")
     assert run.run["steps_from"] == "marked"
     assert run.comm.query("kind == 'all_reduce'")["step"].max() == 399
+    # Its writer is still open when the callback logs for the last time.
+    assert len(list(out.rglob("events.out.tfevents.*"))) == 1
     losses = [step for step, name, _ in logged_to_tensorboard(out) if name == "train/loss"]
     assert losses == [100, 200, 300, 400]  # which a log of ours does not prevent
 
