@@ -70,10 +70,14 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     )
 
 
-class MissingTorchError(CommtraceError, ImportError):
-    """Recording was requested without torch; reading and reporting do not need it."""
+class MissingLibraryError(CommtraceError, ImportError):
+    """A library that is needed for this is not installed (also an ImportError)."""
 
     exit_code = 2
+
+
+class MissingTorchError(MissingLibraryError):
+    """Recording was requested without torch; reading and reporting do not need it."""
 
 
 def require_torch(purpose: str) -> None:

@@ -52,6 +52,7 @@ SLOWEST = (
     "commtrace/analyze/stored/test_dask_workers.py",
     "dtensor_core/models/test_llama.py",
     "commtrace/analyze/run/test_parts.py",
+    "docs/test_trainers.py",
     "launchers/test_torchrun.py",
     "opdb/test_scan.py",
     "commtrace/report/test_address.py",

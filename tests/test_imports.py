@@ -52,6 +52,7 @@ import commtrace.pytest_plugin
 
 PLOTS_AND_PROMPTS = ("pandas", "plotly", "typer", "rich", "jinja2")
 HEAVY_PARTS_OF_TORCH = ("torch.distributed.fsdp", "torch._dynamo", "torch._inductor")
+TRAINERS = ("transformers", "accelerate", "lightning", "pytorch_lightning")
 OUR_DTENSOR = ("dtensor_core",)
 TORCH_DTENSOR = ("torch.distributed.tensor", "torch.distributed._tensor")
 
@@ -87,6 +88,7 @@ def unwanted(program: str, packages: tuple[str, ...]) -> set[str]:
     [
         pytest.param(RECORDING, PLOTS_AND_PROMPTS, id="recording loads no pandas, plotly or typer"),
         pytest.param(RECORDING, HEAVY_PARTS_OF_TORCH, id="recording loads no FSDP and no compiler"),
+        pytest.param(RECORDING, TRAINERS, id="recording loads no trainer"),
         pytest.param(READING, ("torch",), id="reading and reporting load no torch"),
         pytest.param(ASKING, ("torch", "pandas", "plotly"), id="help loads nothing heavy"),
         pytest.param("import commtrace", ("torch", "numpy"), id="commtrace alone loads nothing"),
@@ -106,6 +108,7 @@ def test_what_is_not_needed_is_not_loaded(program: str, packages: tuple[str, ...
         pytest.param(
             f"{RECORDING}\nimport torch.distributed.fsdp", HEAVY_PARTS_OF_TORCH, id="FSDP"
         ),
+        pytest.param(f"{RECORDING}\nimport accelerate", TRAINERS, id="a trainer"),
         pytest.param(f"{READING}\nimport torch", ("torch",), id="reading"),
         pytest.param(f"{ASKING}\nimport pandas", ("torch", "pandas", "plotly"), id="help"),
         pytest.param("import commtrace, numpy", ("torch", "numpy"), id="commtrace alone"),

@@ -7,6 +7,8 @@
      folder    batches  arrivals, rates,    problems: the consistency check on the tail
                         step_times, hosts
 
+`recent` reads the last steps of a run for the analyses of finished runs.
+
 Nothing that is read is trusted, and the state is bounded: the state of a rank does not grow with
 the length of its run, except for the names and call sites in its spool.
 """

@@ -194,6 +194,38 @@ class Recording(Views, Decorator):
         finally:
             HOST_EVENTS.rest()
 
+    @classmethod
+    def in_progress(cls) -> Recording | None:
+        """Return the recording of the process, or else one that is on; None if nothing is recorded.
+
+        A library adds its steps and regions to it, instead of recording once more.
+        """
+        return next(iter(_open), None) if cls.of_process is None else cls.of_process
+
+    @property
+    def path(self) -> Path | None:
+        """The run file, or the folder of the run; None in memory, and under `commtrace run`."""
+        return getattr(self._store, "path", None)
+
+    @property
+    def spools(self) -> Path | None:
+        """The folder to which ranks write while the recording is on; None in memory."""
+        return None if self._store.spool is None else self._store.spool.parent
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps so far."""
+        return self._output.buffer.num_steps
+
+    @contextlib.contextmanager
+    def steps(self) -> Iterator[None]:
+        """Begin the first step, and end the last, of a recording that is on for longer."""
+        self._begin_steps()
+        try:
+            yield
+        finally:
+            self._end_steps()
+
     def _begin_steps(self) -> None:
         """Begin a step, also in the recording of `commtrace run`, which has none before."""
         self._output.buffer.begin_steps()

@@ -265,7 +265,7 @@ class RunFile:
         self._folder.close(rank, num_ranks)
         if rank == 0:
             folder = self._folder.folder
-            _wait_for_others(folder, self._merge_timeout_s)
+            wait_for_others(folder, self._merge_timeout_s)
             # Those that are still written will have more than the run file.
             growing = {spool.name for spool in _unfinished(folder)}
             trace = read_parts([folder])
@@ -316,7 +316,8 @@ def _age_s(path: Path) -> float:
         return float("inf")
 
 
-def _wait_for_others(folder: Path, timeout_s: float) -> None:
+def wait_for_others(folder: Path, timeout_s: float) -> None:
+    """Wait until no live process writes a spool in the folder, or until the timeout."""
     deadline = time.monotonic() + timeout_s
     while _unfinished(folder) and time.monotonic() < deadline:
         time.sleep(_POLL_INTERVAL_S)

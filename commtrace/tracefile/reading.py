@@ -127,6 +127,10 @@ class Allowance:
 
     def __init__(self, summary: str, num_bytes: int) -> None:
         self.summary = summary
+        self.renew(num_bytes)
+
+    def renew(self, num_bytes: int) -> None:
+        """Set the budget for further contents of the file."""
         self.num_bytes = num_bytes
         limit = _limit()
         if limit is None:

@@ -44,6 +44,7 @@ Encoded = Mapping[str, tuple[Description, memoryview]]
 """Description and bytes of columns, by name."""
 
 _TABLES = (*TABLES, FOUND_STEPS)
+_LASTING = {"groups", OUTSTANDING, *map(sites_of, OF_EACH)}
 _RANKED = ("ops", "fingerprints", *SMALL_RANK_TABLES)
 
 
@@ -63,6 +64,13 @@ class _Pieces:
     name: str
     pieces: list[_Piece] = field(default_factory=list)
     rows: int = 0
+    num_aged: int = 0
+
+    def age(self) -> None:
+        """Drop the pieces that were there at the last call."""
+        self.rows -= sum(piece.rows for piece in self.pieces[: self.num_aged])
+        del self.pieces[: self.num_aged]
+        self.num_aged = len(self.pieces)
 
     def fill(self, values: np.ndarray, column: Column, most: int) -> None:
         """Decode a column; codes of strings must be below `most`."""
@@ -100,6 +108,12 @@ class SpoolColumns:
         pieces = self._pieces[name]
         pieces.pieces.append(_Piece(rows, columns, batch))
         pieces.rows += rows
+
+    def age(self) -> None:
+        """Drop the rows of events that were there at the last call; what later rows need stays."""
+        for name, pieces in self._pieces.items():
+            if name not in _LASTING:
+                pieces.age()
 
     def num_rows(self, table: str) -> int:
         """Return the number of rows of a table."""

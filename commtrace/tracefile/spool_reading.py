@@ -146,6 +146,43 @@ def _parsed(data: bytes, summary: str, only: Collection[str] | None) -> _Parser:
     return parser
 
 
+class GrowingSpool:
+    """Spool that a rank still writes; each reading parses what was appended since the last."""
+
+    def __init__(self, path: Path) -> None:
+        from commtrace.tracefile.spool_columns import SpoolColumns  # imported late: it loads numpy
+
+        self.path = path
+        self._position = 0
+        self._allowance = Allowance(f"cannot read the spool {path}", 0)
+        self._columns = SpoolColumns(self._allowance)
+        self._parser = _Parser(self._allowance, self._columns, None)
+
+    def read(self) -> Spool | None:
+        """Read the new batches, and return all rows that are kept; None before the first batch.
+
+        Raises:
+            OSError: the file is gone or cannot be read.
+            TraceError: its contents are invalid.
+        """
+        with self.path.open("rb") as file:
+            file.seek(self._position)
+            data = file.read()
+        self._allowance.renew(len(data))
+        with reading(self._allowance.summary):
+            begin = self._position
+            for end, payload in batches(data):
+                self._parser.add(payload)
+                self._position = begin + end
+            if not self._parser.num_batches:
+                return None
+            return Spool(dict(self._parser.facts), self._parser.tables(None), False, self.path)
+
+    def age(self) -> None:
+        """Drop the rows that were there at the last call."""
+        self._columns.age()
+
+
 def batches(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the end and the stored payload of each complete batch of a spool."""
     position = len(first_line_of(data))

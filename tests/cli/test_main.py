@@ -93,7 +93,7 @@ def test_an_unknown_command_is_named(commtrace: Commtrace) -> None:
         (
             ("summary", "run.json", "--by", "modul"),
             "error: Invalid value for '--by': 'modul' is not one of 'kind', 'phase', 'module', "
-            "'op'.\n  try: module, or `commtrace summary --help`\n",
+            "'op', 'source'.\n  try: module, or `commtrace summary --help`\n",
         ),
         (
             ("export", "run.json", "--to", "zip"),

@@ -29,6 +29,9 @@ REFERENCE = {
 }
 # Public names that no `__all__` lists, and their pages.
 NAMES = {
+    "commtrace.integrations.accelerate.CommtraceTracker": "integrations",
+    "commtrace.integrations.lightning.CommtraceLightningCallback": "integrations",
+    "commtrace.integrations.transformers.CommtraceTrainerCallback": "integrations",
     "commtrace.pytest_plugin.fixture.Comms": "pytest",
     "dtensor_core.observe.Reason": "observe",
     "dtensor_core.observe.current": "observe",

@@ -174,8 +174,12 @@ class Buffer:
     @property
     def wants_details(self) -> bool:
         """True if the step in progress is one whose operators have details."""
-        step = self._num_steps or self._found.in_progress
-        return self.wants_spans and has_details(step // self._every)
+        return self.wants_spans and has_details(self.num_steps // self._every)
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps that have ended, as the program marks them or as they were found."""
+        return self._num_steps or self._found.in_progress
 
     def begin_steps(self) -> None:
         """Begin a step, unless one is in progress."""
