@@ -63,7 +63,7 @@ step of rank 3         289 ms  265 ms    24 ms
 blocked in all_reduce  209 ms  181 ms    28 ms
 blocked in all_gather    9 ms    8 ms  1.06 ms
 Wait at N x N           66 ms   50 ms  16.3 ms
-2,528 calls changed; 105 left alone: the trace lacks their data times; 0 of
+2,528 calls changed; for 105 the trace lacks what it needs; 0 of
 22,933 dependencies are inferred
 ```
 
@@ -89,7 +89,7 @@ found.run.timeline()  # the replayed run has all views
 | `changes` | the changes |
 | `step_ns`, `error_ns`, `num_steps` | step time as recorded, its standard error, and the number of steady steps; without steps 0, and the time of the run |
 | `replayed_step_ns`, `saved_ns` | with the changes, each at least and at most |
-| `num_calls`, `num_unknown` | calls that are changed, and calls that are left alone because the trace lacks their data times |
+| `num_calls`, `num_unknown` | calls that are changed, and calls for which the trace lacks what the change needs |
 | `num_inferred`, `num_dependencies` | dependencies that the trace does not state, and all |
 | `effects` | rows of `of`, `name`, `before_ns`, `after_ns`, `saved_ns`, as `--csv` has them |
 
@@ -123,8 +123,9 @@ rank 1  longer work ────> issue ─┘                          └─> 
 
 A point happens once everything before it has. Replayed without a change, every instant is as
 recorded. A change alters edges: `compute *0.5` halves those of work, `remove` takes out a call
-with its transfer, `overlap` moves the issue to where the data was ready, and the wait to where
-the result was used. Then all instants are computed again. A wait for a late rank is not an edge
+with its transfer, and the time that Python usually takes to make a call; `merge` also takes what is
+between two merged calls, if no operator ran and it is not much longer than usual. `overlap` moves
+the issue to where the data was ready, and the wait to where the result was used. Then all instants are computed again. A wait for a late rank is not an edge
 with a duration: it follows from the arrivals, and so becomes shorter or longer by itself.
 
 The time of a step is the median over steady steps of the mean over ranks. A step ends when its host
@@ -140,8 +141,12 @@ has ended it and its kernels have run.
   step.
 - A **limit** shows what is at stake. A change of the program saves at most as much: an ideal
   network has no latency, and prefetching without bounds needs memory without bounds.
-- **Left alone** are calls for which the trace lacks when the data was ready or the result used,
-  which are recorded with detail `op` on the CPU. The saving may be larger.
+- **The trace lacks** when some data was ready or some result used, which are recorded with detail
+  `op` on the CPU; or members of a call are missing, or their clocks contradict each other. These
+  calls keep their times in one of the two replays of a range, or in the only one: the saving may be
+  larger. If that is all that was asked for, the answer is an error, not 0.
+- **Ranks run ahead** if a change lets some ranks end their steps earlier and earlier, until they
+  wait for others in a later call. In a run of few steps it counts in each of them, in a long run once.
 - **Inferred** dependencies are not stated by the trace: a host that waits for a device without a
   recorded synchronization, for example. If many are inferred, trust the answer less.
 - Savings of several lines do not add up: replay the changes together.
