@@ -84,8 +84,10 @@ def recorded(case: dict[str, Any], side: str, level: str, folder: Path) -> Path:
 
 
 def _plain(text: str) -> str:
-    """Return the name of a tensor without wrappers, and without its place among outputs."""
+    """Return the name of a tensor without wrappers, remarks, and its place among outputs."""
     text = text.replace("module.", "").replace("gradient before clipping", "gradient")
+    text = text.replace("gradient of the output of", "output gradient of")
+    text = re.sub(r" \([^)]*\)$", "", text)
     return re.sub(r"^(input|output|output gradient) \S+ of ", r"\1 of ", text.strip())
 
 

@@ -97,7 +97,10 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     tables[0] = with_lone_ranks(tables[0])
     tables[1] = with_first_step(*tables)
     tables[1] = with_learned_layouts(tables[0], renamed(*tables))
-    tables = [with_absent_gradients(*each) for each in (tables, tables[::-1])]
+    tables = [
+        with_absent_gradients(*each, run)
+        for each, run in ((tables, left), (tables[::-1], right))
+    ]
     pairs = aligned(*tables)
     if pairs.empty:
         raise _nothing_in_common(left, right)

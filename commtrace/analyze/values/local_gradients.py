@@ -65,6 +65,12 @@ def _sums(run: Frames) -> pd.DataFrame:
     return different[[*SKETCHES]].sum().join(different[["unit", "num_ranks", "id"]].max())
 
 
+def computed_gradients(run: Frames) -> set[tuple[int, str]]:
+    """Return steps and names of the gradients that the ranks' own backward passes have computed."""
+    rows = _own(run)[["step", "name"]]
+    return {(int(step), str(name)) for step, name in rows.itertuples(index=False)}
+
+
 @cached_per_run
 def _unit(run: Frames) -> float:
     """Return the unit roundoff of the coarsest dtype of a run, such as of its activations."""
