@@ -9,7 +9,7 @@ import pandas as pd
 
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.values.flow import Flow, flow_of
-from commtrace.analyze.values.in_parts import ranks_parts, shows_little
+from commtrace.analyze.values.in_parts import are_counts, ranks_parts, shows_little
 from commtrace.analyze.values.tolerance import evident, is_coarse
 from commtrace.schema import (
     LOCAL_GRADIENT,
@@ -77,7 +77,8 @@ def first_wrong(
         cleared = flow.lead_to(
             asked=parts_of(labels[doubtful]),
             right=parts_of(labels[is_right & ~judged["role"].isin(_LEFT)]),
-            blocked={*labels[is_wrong & is_certain | hides].tolist()},
+            blocked=parts_of(labels[are_counts(table.loc[labels])])
+            | {*labels[is_wrong & is_certain | hides].tolist()},
             right_rows=_rows_of(gradients, flow),
         )
         # A part leads to right tensors on each rank where it leads to any that has a verdict.

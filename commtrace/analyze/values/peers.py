@@ -15,7 +15,7 @@ from commtrace.analyze.values.flow import flow_of
 from commtrace.analyze.values.in_parts import IN_PARTS, ranks_parts, shows_little
 from commtrace.schema import OUTPUT, OUTPUT_GRADIENT, RESULT
 
-_OF_CODE = ["phase", "role", "name", "op", "layer", "line"]
+_OF_CODE = ["phase", "role", "name", "op", "layer", "line", "number"]
 
 
 def with_peers(judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
@@ -27,6 +27,8 @@ def with_peers(judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) -
     code = judged[["phase", "role", "name", "op"]].assign(
         layer=_without_numbers(judged["module"]) + " " + ours["module_class"].astype(str),
         line=ours["source_file"].astype(str) + ":" + ours["source_line"].astype(str),
+        # Operators of the backward pass have the line at which it begins.
+        number=theirs["occurrence"].where(theirs["role"] == RESULT, 0),
     )
     is_right = (~judged["is_wrong"] & judged["distance"].notna() & (ours["norm"] != 0)).to_numpy()
     is_sum = judged["is_sum"].to_numpy()
