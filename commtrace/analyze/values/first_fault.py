@@ -103,7 +103,8 @@ def described_fault(
     elif right_on >= 0:
         on = f"it is right on rank {right_on}, but not on rank {right_row['rank']}"
         found = Relation("replica", f"{on}: {found.text}")
-    agreed = theirs.iloc[agreeing].set_index("tensor")
+    tolerance = judged["tolerance"].iloc[agreeing].to_numpy()
+    agreed = theirs.iloc[agreeing].assign(tolerance=tolerance).set_index("tensor")
     communication = communication_before(agreed, right_row, right)
     is_right_so_far = _is_right_so_far(place, judged, found, agreed, own_gradients.right)
     of_doubt = () if is_right_so_far else communication
