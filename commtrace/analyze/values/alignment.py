@@ -5,7 +5,9 @@ module, name and shape; results of operators also by operator and line. Lines ar
 runs have few in common, as with different versions. Calls of a module are numbered afresh in each
 step and phase, so that calls of a single run, such as a recomputation, do not shift later calls.
 
-If several tensors are alike in all this, the first is paired with the first. If a run has more of
+If several tensors are alike in all this, the first is paired with the first: in the order of calls
+if both runs have calls of these numbers, as the backward passes of micro-batches may have another
+order, or else in that of time. If a run has more of
 them than the other, for example by looping over all experts or over more parts of a batch, tensors
 with equal values are paired, and the rest only if many are equal. Results that are computed in
 another order are also paired by value. Everything else is skipped. If several are alike, a pair
@@ -183,6 +185,12 @@ def _named(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[tuple[int, int, 
     for key, own in ours.items():
         other = theirs.get(key, [])
         if len(own) == len(other):
+            calls = [
+                side["module_call"].loc[each] for side, each in ((left, own), (right, other))
+            ]
+            # Passes go backward through the calls in any order.
+            if len(own) > 1 and {*calls[0]} == {*calls[1]}:
+                own, other = (each.sort_values(kind="stable").index.tolist() for each in calls)
             yield from _sure(own, other)
         elif other:
             yield from values.equal(own, other)
