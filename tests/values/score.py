@@ -103,6 +103,10 @@ def is_at_place(case: dict[str, Any], fault: Fault) -> bool:
     role = _OF_ROLES.get(tensor["role"], tensor["role"])
     is_of_module = tensor["role"] in ("input", "output", "output_gradient")
     name = _plain(f"{role} of {tensor['module']}" if is_of_module else f"{role} {tensor['name']}")
+    # A module outside of the model is named by its class.
+    outer = str(tensor["module"]).partition(".")[0]
+    if outer[:1].isupper() and outer in case["modules"]:
+        name = name.replace(f"{outer}.", "")
     wanted = [_plain(each) for each in case["tensors"]]
     return any(name == each or (each[-1] == "*" and name.startswith(each[:-1])) for each in wanted)
 
