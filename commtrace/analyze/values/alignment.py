@@ -4,6 +4,7 @@ Tensors of modules, parameters and tensors that the program names are paired by 
 module, name and shape; results of operators also by operator and line. Lines are ignored if the
 runs have few in common, as with different versions. Calls of a module are numbered afresh in each
 step and phase, so that calls of a single run, such as a recomputation, do not shift later calls.
+What a program computes before its first step is not paired with what it computes after its last.
 
 If several tensors are alike in all this, the first is paired with the first: in the order of calls
 if both runs have calls of these numbers, as the backward passes of micro-batches may have another
@@ -26,8 +27,8 @@ from commtrace.analyze.values.global_values import KEY, OWN_DATA, SKETCHES
 from commtrace.analyze.values.tolerance import ROUNDOFF
 from commtrace.schema import BUFFER, INPUT, OUTPUT, PARAMETER, RESULT
 
-_OF_CALL = ("step", "phase", "module", "call")
-_OF_TENSOR = ("step", "phase", "role", "module", "name", "shape")
+_OF_CALL = ("step", "is_after", "phase", "module", "call")
+_OF_TENSOR = ("step", "is_after", "phase", "role", "module", "name", "shape")
 AlikeKey = tuple[Hashable, ...]
 _ALIKE = ["step", "phase", "role", "module", "call", "name", "op", "shape"]
 _OF_EQUAL_VALUES = 2.0**10
@@ -44,7 +45,7 @@ def aligned(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
         Columns `left` and `right`, labels of rows, `is_ambiguous`, and `right_on`: a rank that has
         the tensor of the first run, if another rank's differs, which is then `right`; else -1.
     """
-    left, right = _with_calls(left, right)
+    left, right = map(_with_end, _with_calls(left, right))
     pairs = list(chain(_named(left, right), _results(left, right)))
     names = ["left", "right", "is_ambiguous"]
     table = pd.DataFrame(pairs, columns=names, dtype="int64").astype({names[-1]: bool})
@@ -144,6 +145,13 @@ class _OfRanks:
         key = self.alike[label]
         counts = {*self._counts[key].values(), *other._counts.get(key, {}).values()}
         return key in other._counts and len(counts) == 1
+
+
+def _with_end(side: pd.DataFrame) -> pd.DataFrame:
+    """Add `is_after`: whether a tensor outside of steps is of the time after the last step."""
+    steps = side[side["step"] >= 0]
+    last = steps.loc[steps["step"] == steps["step"].max(), "order"].median()
+    return side.assign(is_after=(side["step"] < 0) & (side["order"] > last))
 
 
 def _with_calls(left: pd.DataFrame, right: pd.DataFrame) -> list[pd.DataFrame]:
