@@ -59,7 +59,7 @@ def doubt_of(
     if wrong["is_scaled"] and not is_certain:
         doubts.append(
             "all ranks have it alike, which does not make it a replica: a program may scale by the "
-            "number of ranks what it adds up later"
+            "number of ranks, or of parts of the batch, what it adds up later"
         )
     elif not is_certain:
         doubts.append(
