@@ -193,9 +193,7 @@ def _named(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[tuple[int, int, 
     for key, own in ours.items():
         other = theirs.get(key, [])
         if len(own) == len(other):
-            calls = [
-                side["module_call"].loc[each] for side, each in ((left, own), (right, other))
-            ]
+            calls = [side["module_call"].loc[each] for side, each in ((left, own), (right, other))]
             # Passes go backward through the calls in any order.
             if len(own) > 1 and {*calls[0]} == {*calls[1]}:
                 own, other = (each.sort_values(kind="stable").index.tolist() for each in calls)

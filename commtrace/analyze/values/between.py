@@ -20,7 +20,7 @@ from commtrace.analyze.run.carried import parameters_of
 from commtrace.analyze.run.frame import Frames, joined
 from commtrace.analyze.values.flow import flow_of
 from commtrace.analyze.values.global_values import parts
-from commtrace.analyze.values.in_parts import IN_PARTS, shows_little
+from commtrace.analyze.values.in_parts import IN_PARTS, ranks_parts, shows_little
 from commtrace.schema import GRADIENT, LOCAL_GRADIENT, STATE, UNCLIPPED, UPDATED
 
 _MOST = 5
@@ -42,7 +42,7 @@ _AFTER_BACKWARD = (*REDUCED, UPDATED, STATE)
 
 
 def communication_before(
-    agreeing: pd.DataFrame, wrong: pd.Series, run: Frames
+    agreeing: pd.DataFrame, wrong: pd.Series, table: pd.DataFrame, run: Frames
 ) -> tuple[dict[str, Any], ...]:
     """Return the first rank's calls that led to a wrong tensor, merged if adjacent and equal.
 
@@ -52,6 +52,7 @@ def communication_before(
     Args:
         agreeing: tensors of the run before it that agree, and their `tolerance`.
         wrong: the tensor.
+        table: all tensors of the run.
         run: the run that has it.
     """
     comm = run.comm
@@ -63,9 +64,8 @@ def communication_before(
     # Parts of ranks show little: a wrong collective may have exchanged them.
     is_in_parts = (agreeing["layout"] == IN_PARTS).to_numpy()
     shows = ~shows_little(agreeing, agreeing["tolerance"].to_numpy())
-    right, parts_right = (
-        {*agreeing.index[each].tolist()} for each in (~is_in_parts, is_in_parts & shows)
-    )
+    right = {*agreeing.index[~is_in_parts].tolist()}
+    parts_right = ranks_parts(table)(agreeing.index[is_in_parts & shows].to_numpy())
     flow = flow_of(run)
     axes = dict(
         zip(run.groups["name"].astype(str), run.groups["mesh_axis"].astype(str), strict=True)

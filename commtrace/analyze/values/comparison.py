@@ -99,8 +99,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     tables[1] = with_first_step(*tables)
     tables[1] = with_learned_layouts(tables[0], renamed(*tables))
     tables = [
-        with_absent_gradients(*each, run)
-        for each, run in ((tables, left), (tables[::-1], right))
+        with_absent_gradients(*each, run) for each, run in ((tables, left), (tables[::-1], right))
     ]
     pairs = aligned(*tables)
     if pairs.empty:
@@ -142,6 +141,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
             ours,
             theirs,
             judged,
+            tables[1],
             (left, right),
             gradients,
             has_reference=reference is not None,
