@@ -1,8 +1,9 @@
 """Gradients that a run lacks because its loss does not reach the parameter.
 
-An absent gradient changes nothing when the optimizer steps. It is compared as zero. An optimizer that
-updates tensors of the program's own, such as a rank's range of all parameters, has the gradients of
-these; those that the backward pass has computed for the model's parameters are then not absent.
+An absent gradient changes nothing when the optimizer steps. It is compared as zero. An optimizer
+that updates tensors of the program's own, such as a rank's range of all parameters, has the
+gradients of these; those that the backward pass has computed for the model's parameters are then
+not absent.
 """
 
 from __future__ import annotations

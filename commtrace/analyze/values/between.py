@@ -2,9 +2,10 @@
 
 A tensor computed in a module depends on the communication since the last tensor that agrees, and on
 earlier communication in modules where no later tensor, of theirs or of their parts, agrees; and on
-exchanges after which only tensors in parts agree. A gradient is observed when the optimizer steps, after the gradients of other parameters. It depends
-on the communication before the rank's own backward pass computed it, and on the reductions that
-carried it afterwards, until it was first seen reduced.
+exchanges after which only tensors in parts agree. A gradient is observed when the optimizer steps,
+after the gradients of other parameters. It depends on the communication before the rank's own
+backward pass computed it, and on the reductions that carried it afterwards, until it was first seen
+reduced.
 """
 
 from __future__ import annotations

@@ -189,8 +189,9 @@ def shows_little(
 ) -> np.ndarray:
     """Return which tensors show little by being right: a few numbers may be so by chance.
 
-    A normalization leaves activations a mean of zero and their norm in any case. In coarse dtypes, single numbers, and sums and norms of parts, are close to the
-    right values even if tensors are wrong, and show little unless their distance is small.
+    A normalization leaves activations a mean of zero and their norm in any case. In coarse
+    dtypes, single numbers, and sums and norms of parts, are close to the right values even if
+    tensors are wrong, and show little unless their distance is small.
     """
     has_no_mean = right["total"].abs() <= _SMALL_MEAN * right["norm"]
     is_normalized = (has_no_mean & right["role"].isin(_ACTIVATIONS)).to_numpy()

@@ -225,10 +225,11 @@ def test_gradients_of_micro_batches_may_be_divided_by_their_number_later(
         calls = [
             ({"role": role, "phase": phase, "module": "m", "module_call": n}, factor * x)
             for role, phase, factor, own in (
-                ("output", "forward", 1.0, values[0]), ("output_gradient", "backward", scale, values[1]),
+                ("output", "forward", 1.0, values[0]),
+                ("output_gradient", "backward", scale, values[1]),
             )
             for n, x in enumerate(own)
-        ]  # fmt: skip
+        ]
         return [*calls, ({**OF_WEIGHT, "role": "gradient"}, of_reduced * gradient)]
 
     ranks: Sequence[Tensors] = (
