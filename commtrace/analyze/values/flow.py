@@ -182,7 +182,13 @@ class Flow:
                 if is_behind and int(self.tensor[place]) in in_parts:
                     parts.append(place)
                 waiting.append(place)
-        return any(not {*self._sources[place]} <= seen | begin for place in parts)
+        # Parameters and masks have the same elements in all places, or belong to these.
+        others = (each for place in parts for each in self._sources[place])
+        return any(
+            self._roles[each] in (INPUT, OUTPUT, OUTPUT_GRADIENT)
+            for each in others
+            if each not in seen | begin
+        )
 
     @cached_property
     def _of_first_rank(self) -> pd.DataFrame:
