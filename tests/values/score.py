@@ -84,8 +84,10 @@ def recorded(case: dict[str, Any], side: str, level: str, folder: Path) -> Path:
 
 
 def _plain(text: str) -> str:
-    """Return the name of a tensor without wrappers, and without its place among outputs."""
+    """Return the name of a tensor without wrappers, remarks, and its place among outputs."""
     text = text.replace("module.", "").replace("gradient before clipping", "gradient")
+    text = text.replace("gradient of the output of", "output gradient of")
+    text = re.sub(r" \([^)]*\)$", "", text)
     return re.sub(r"^(input|output|output gradient) \S+ of ", r"\1 of ", text.strip())
 
 
@@ -101,6 +103,10 @@ def is_at_place(case: dict[str, Any], fault: Fault) -> bool:
     role = _OF_ROLES.get(tensor["role"], tensor["role"])
     is_of_module = tensor["role"] in ("input", "output", "output_gradient")
     name = _plain(f"{role} of {tensor['module']}" if is_of_module else f"{role} {tensor['name']}")
+    # A module outside of the model is named by its class.
+    outer = str(tensor["module"]).partition(".")[0]
+    if outer[:1].isupper() and outer in case["modules"]:
+        name = name.replace(f"{outer}.", "")
     wanted = [_plain(each) for each in case["tensors"]]
     return any(name == each or (each[-1] == "*" and name.startswith(each[:-1])) for each in wanted)
 

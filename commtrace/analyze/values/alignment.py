@@ -4,12 +4,15 @@ Tensors of modules, parameters and tensors that the program names are paired by 
 module, name and shape; results of operators also by operator and line. Lines are ignored if the
 runs have few in common, as with different versions. Calls of a module are numbered afresh in each
 step and phase, so that calls of a single run, such as a recomputation, do not shift later calls.
+What a program computes before its first step is not paired with what it computes after its last.
 
-If several tensors are alike in all this, the first is paired with the first. If a run has more of
-them than the other, for example by looping over all experts or over more parts of a batch, tensors
-with equal values are paired, and the rest only if many are equal. Results that are computed in
-another order are also paired by value. Everything else is skipped. If several are alike, a pair
-that differs is ambiguous: the runs may have computed different tensors, such as other sums.
+If several tensors are alike in all this, the first is paired with the first: in the order of calls
+if both runs have calls of these numbers, as the backward passes of micro-batches may have another
+order, or else in that of time. If a run has more of them than the other, for example by looping
+over all experts or over more parts of a batch, tensors with equal values are paired, and the rest
+only if many are equal. Results that are computed in another order are also paired by value.
+Everything else is skipped. If several are alike, a pair that differs is ambiguous: the runs may
+have computed different tensors, such as other sums.
 """
 
 from __future__ import annotations
@@ -24,8 +27,8 @@ from commtrace.analyze.values.global_values import KEY, OWN_DATA, SKETCHES
 from commtrace.analyze.values.tolerance import ROUNDOFF
 from commtrace.schema import BUFFER, INPUT, OUTPUT, PARAMETER, RESULT
 
-_OF_CALL = ("step", "phase", "module", "call")
-_OF_TENSOR = ("step", "phase", "role", "module", "name", "shape")
+_OF_CALL = ("step", "is_after", "phase", "module", "call")
+_OF_TENSOR = ("step", "is_after", "phase", "role", "module", "name", "shape")
 AlikeKey = tuple[Hashable, ...]
 _ALIKE = ["step", "phase", "role", "module", "call", "name", "op", "shape"]
 _OF_EQUAL_VALUES = 2.0**10
@@ -42,7 +45,7 @@ def aligned(left: pd.DataFrame, right: pd.DataFrame) -> pd.DataFrame:
         Columns `left` and `right`, labels of rows, `is_ambiguous`, and `right_on`: a rank that has
         the tensor of the first run, if another rank's differs, which is then `right`; else -1.
     """
-    left, right = _with_calls(left, right)
+    left, right = map(_with_end, _with_calls(left, right))
     pairs = list(chain(_named(left, right), _results(left, right)))
     names = ["left", "right", "is_ambiguous"]
     table = pd.DataFrame(pairs, columns=names, dtype="int64").astype({names[-1]: bool})
@@ -144,6 +147,13 @@ class _OfRanks:
         return key in other._counts and len(counts) == 1
 
 
+def _with_end(side: pd.DataFrame) -> pd.DataFrame:
+    """Add `is_after`: whether a tensor outside of steps is of the time after the last step."""
+    steps = side[side["step"] >= 0]
+    last = steps.loc[steps["step"] == steps["step"].max(), "order"].median()
+    return side.assign(is_after=(side["step"] < 0) & (side["order"] > last))
+
+
 def _with_calls(left: pd.DataFrame, right: pd.DataFrame) -> list[pd.DataFrame]:
     """Add `call`: the number of each tensor's call within its module, step and phase.
 
@@ -183,6 +193,10 @@ def _named(left: pd.DataFrame, right: pd.DataFrame) -> Iterator[tuple[int, int, 
     for key, own in ours.items():
         other = theirs.get(key, [])
         if len(own) == len(other):
+            calls = [side["module_call"].loc[each] for side, each in ((left, own), (right, other))]
+            # Passes go backward through the calls in any order.
+            if len(own) > 1 and {*calls[0]} == {*calls[1]}:
+                own, other = (each.sort_values(kind="stable").index.tolist() for each in calls)
             yield from _sure(own, other)
         elif other:
             yield from values.equal(own, other)

@@ -1,10 +1,11 @@
 """Communication between the last tensor that agrees and a wrong tensor.
 
 A tensor computed in a module depends on the communication since the last tensor that agrees, and on
-earlier communication in modules where no later tensor, of theirs or of their parts, agrees. A
-gradient is observed when the optimizer steps, after the gradients of other parameters. It depends
-on the communication before the rank's own backward pass computed it, and on the reductions that
-carried it afterwards, until it was first seen reduced.
+earlier communication in modules where no later tensor, of theirs or of their parts, agrees; and on
+exchanges after which only tensors in parts agree. A gradient is observed when the optimizer steps,
+after the gradients of other parameters. It depends on the communication before the rank's own
+backward pass computed it, and on the reductions that carried it afterwards, until it was first seen
+reduced.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from commtrace.analyze.run.carried import parameters_of
 from commtrace.analyze.run.frame import Frames, joined
 from commtrace.analyze.values.flow import flow_of
 from commtrace.analyze.values.global_values import parts
-from commtrace.analyze.values.in_parts import IN_PARTS
+from commtrace.analyze.values.in_parts import IN_PARTS, ranks_parts, shows_little
 from commtrace.schema import GRADIENT, LOCAL_GRADIENT, STATE, UNCLIPPED, UPDATED
 
 _MOST = 5
@@ -30,8 +31,9 @@ _NAMES = (
     "target_spec", "reason", "source_file", "source_line", "parameters",
 )  # fmt: skip
 _REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
-_EXCHANGES = ("all_to_all", "all_gather", "gather", "scatter", "send", "recv", "batch")
-_MOST_FOLLOWING = 2
+_EXCHANGES = (
+    "all_to_all", "all_gather", "reduce_scatter", "gather", "scatter", "send", "recv", "batch",
+)  # fmt: skip
 _SCALARS = ("[]", "[1]", "")
 """Shapes of losses and norms, which are no gradients."""
 REDUCED = (UNCLIPPED, GRADIENT)
@@ -41,7 +43,7 @@ _AFTER_BACKWARD = (*REDUCED, UPDATED, STATE)
 
 
 def communication_before(
-    agreeing: pd.DataFrame, wrong: pd.Series, run: Frames
+    agreeing: pd.DataFrame, wrong: pd.Series, table: pd.DataFrame, run: Frames
 ) -> tuple[dict[str, Any], ...]:
     """Return the first rank's calls that led to a wrong tensor, merged if adjacent and equal.
 
@@ -49,8 +51,9 @@ def communication_before(
     `is_right` if a right tensor was computed from its result, and `count` the number of calls.
 
     Args:
-        agreeing: tensors of the run before it that agree.
+        agreeing: tensors of the run before it that agree, and their `tolerance`.
         wrong: the tensor.
+        table: all tensors of the run.
         run: the run that has it.
     """
     comm = run.comm
@@ -59,8 +62,12 @@ def communication_before(
     own = own.assign(parameters=parameters_of(run, own))
     of = _of_gradient if wrong["role"] in REDUCED else _of_tensor
     found = of(own, agreeing, wrong, run)
-    # Parts of ranks show nothing: a wrong collective may have exchanged them.
-    right, flow = {*agreeing.index[agreeing["layout"] != IN_PARTS].tolist()}, flow_of(run)
+    # Parts of ranks show little: a wrong collective may have exchanged them.
+    is_in_parts = (agreeing["layout"] == IN_PARTS).to_numpy()
+    shows = ~shows_little(agreeing, agreeing["tolerance"].to_numpy())
+    right = {*agreeing.index[~is_in_parts].tolist()}
+    parts_right = ranks_parts(table)(agreeing.index[is_in_parts & shows].to_numpy())
+    flow = flow_of(run)
     axes = dict(
         zip(run.groups["name"].astype(str), run.groups["mesh_axis"].astype(str), strict=True)
     )
@@ -70,7 +77,9 @@ def communication_before(
             "axis": axes.get(str(each["group"]), ""),
             "has_carried": each.get("has_carried") is True,
             "is_right": number >= len(found) - _MOST_JUDGED
-            and flow.shows_call(str(each["module"]), str(each["phase"]), each["issue_ns"], right),
+            and flow.shows_call(
+                str(each["module"]), str(each["phase"]), each["issue_ns"], right, parts_right
+            ),
         }
         for number, each in enumerate(found.to_dict("records"))
     )
@@ -111,20 +120,10 @@ def _of_tensor(
     ]
     is_before = own["issue_ns"] <= wrong["at_ns"]
     is_hidden = own["kind"].isin(_EXCHANGES) & (own["phase"] == wrong["phase"])
-    is_hidden &= _shows_no_places(own["issue_ns"], same)
+    # Sums and norms of parts do not show whether a call has put elements into the right places.
+    whole = same.loc[same["layout"] != IN_PARTS, "at_ns"]
+    is_hidden &= own["issue_ns"] > (int(whole.max()) if len(whole) else -1)
     return own[((own["issue_ns"] > since) | is_hidden) & is_before]
-
-
-def _shows_no_places(issue_ns: pd.Series, agreeing: pd.DataFrame) -> np.ndarray:
-    """Return which calls are followed by only a few tensors that agree, all of them in parts.
-
-    Sums and norms of parts do not show whether a call has put elements into the right places.
-    """
-    at_ns = np.sort(agreeing["at_ns"].to_numpy())
-    whole = agreeing.loc[agreeing["layout"] != IN_PARTS, "at_ns"]
-    latest_whole = int(whole.max()) if len(whole) else -1
-    num_following = len(at_ns) - np.searchsorted(at_ns, issue_ns, side="right")
-    return (num_following <= _MOST_FOLLOWING) & (issue_ns.to_numpy() > latest_whole)
 
 
 def _with_outer(module: str) -> Iterator[str]:

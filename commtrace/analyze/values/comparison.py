@@ -34,6 +34,7 @@ from commtrace.analyze.values.renamed import renamed
 from commtrace.analyze.values.tolerance import distances
 from commtrace.collective_table import EVERY_RANK_AT_ROOT, needing
 from commtrace.errors import UsageError
+from commtrace.schema import OUTPUT
 
 _TO_ROOT = needing(EVERY_RANK_AT_ROOT)
 
@@ -97,7 +98,9 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     tables[0] = with_lone_ranks(tables[0])
     tables[1] = with_first_step(*tables)
     tables[1] = with_learned_layouts(tables[0], renamed(*tables))
-    tables = [with_absent_gradients(*each) for each in (tables, tables[::-1])]
+    tables = [
+        with_absent_gradients(*each, run) for each, run in ((tables, left), (tables[::-1], right))
+    ]
     pairs = aligned(*tables)
     if pairs.empty:
         raise _nothing_in_common(left, right)
@@ -108,6 +111,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     errors = _errors(ours, pairs["left"], tables[0], reference)
     ranks = [run.ranks["rank"].nunique() for run in (left, right)]
     numbers = {ranks[1], ranks[1] / max(1, ranks[0]), *sizes_of_axes(right).values()}
+    numbers |= _numbers_of_calls(tables[1])
     is_right_elsewhere = pairs["right_on"] >= 0
     labels = pairs["right"].to_numpy()
     of_parts = partial(computed_from_parts, *tables, labels, run=right)
@@ -137,6 +141,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
             ours,
             theirs,
             judged,
+            tables[1],
             (left, right),
             gradients,
             has_reference=reference is not None,
@@ -194,6 +199,13 @@ def _errors(
     found = distances(table.loc[pairs["left"]], exact.loc[pairs["right"]])
     by_label = pd.Series(found, index=pairs["left"])
     return by_label[~by_label.index.duplicated()].reindex(labels).to_numpy("float64")
+
+
+def _numbers_of_calls(table: pd.DataFrame) -> set[float]:
+    """Return how often modules are called in a step, such as for each micro-batch."""
+    outputs = table[(table["role"] == OUTPUT) & (table["step"] >= 0)]
+    calls = outputs.groupby(["step", "module", "rank"])["module_call"].nunique()
+    return {float(each) for each in calls.unique()}
 
 
 def _may_be_reduced_to_one(judged: pd.DataFrame, right: Frames) -> np.ndarray:

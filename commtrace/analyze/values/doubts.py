@@ -5,7 +5,8 @@ layout          the layout of the tensor is unknown, so that ranks may hold part
 ambiguity       several tensors of a module's call are like it, and their order may differ
 communication   no tensor that agrees vouches for a collective of another module or phase before it
 scales          ranks' losses have factors that the reduction of gradients may not undo
-rounding        a tensor of a coarse dtype is hardly further off than right tensors before it
+rounding        a tensor of a coarse dtype is hardly further off than right tensors before it, or
+                sums and norms of parts before it, which show little, are nearly as far off as that
 decision        numbers that agree within rounding were sorted or compared before it, so that
                 elements may have fallen differently: a token has another expert
 """
@@ -58,7 +59,7 @@ def doubt_of(
     if wrong["is_scaled"] and not is_certain:
         doubts.append(
             "all ranks have it alike, which does not make it a replica: a program may scale by the "
-            "number of ranks what it adds up later"
+            "number of ranks, or of parts of the batch, what it adds up later"
         )
     elif not is_certain:
         doubts.append(
@@ -87,6 +88,11 @@ def doubt_of(
         doubts.append(
             "rounding has grown to nearly as much before it: compare with a reference in float64"
         )
+    elif not has_reference and _may_be_hidden(judged):
+        doubts.append(
+            "rounding may hide a fault before it, where sums and norms of parts are nearly as far "
+            "off as it explains: compare with a reference in float64"
+        )
     if relation.kind in _OF_DECISIONS and (op := _decision(judged)):
         doubts.append(
             f"{op} decided before it on numbers that agree up to rounding: other elements may have "
@@ -113,6 +119,15 @@ def _may_be_rounding(judged: pd.DataFrame) -> bool:
         return False
     right = judged[~judged["is_wrong"] & (judged["phase"] == wrong["phase"])]
     return bool((right["excess"] * right["tolerance"] > wrong["tolerance"] / _HARDLY).any())
+
+
+def _may_be_hidden(judged: pd.DataFrame) -> bool:
+    """Return whether parts of a coarse dtype before it, in its step, are nearly wrong."""
+    wrong = judged.iloc[-1]
+    before = judged[~judged["is_wrong"] & (judged["step"] == wrong["step"])]
+    parts = before[before["layout_right"] == IN_PARTS]
+    is_nearly_wrong = parts["excess"] > 1 / _HARDLY
+    return is_coarse(wrong["tolerance"]) and bool(is_nearly_wrong.any())
 
 
 def _is_elsewhere(call: Mapping[str, Any], wrong: pd.Series) -> bool:

@@ -64,6 +64,7 @@ def described_fault(
     ours: pd.DataFrame,
     theirs: pd.DataFrame,
     judged: pd.DataFrame,
+    table: pd.DataFrame,
     runs: tuple[Frames, Frames],
     own_gradients: OwnGradients,
     *,
@@ -76,6 +77,7 @@ def described_fault(
         ours: tensors of the first run, by pair.
         theirs: tensors of the second run, by pair.
         judged: the pairs.
+        table: all tensors of the second run.
         runs: both runs.
         own_gradients: gradients of the ranks' own backward passes.
         has_reference: a reference in float64 decided on the tolerance.
@@ -103,8 +105,9 @@ def described_fault(
     elif right_on >= 0:
         on = f"it is right on rank {right_on}, but not on rank {right_row['rank']}"
         found = Relation("replica", f"{on}: {found.text}")
-    agreed = theirs.iloc[agreeing].set_index("tensor")
-    communication = communication_before(agreed, right_row, right)
+    tolerance = judged["tolerance"].iloc[agreeing].to_numpy()
+    agreed = theirs.iloc[agreeing].assign(tolerance=tolerance).set_index("tensor")
+    communication = communication_before(agreed, right_row, table, right)
     is_right_so_far = _is_right_so_far(place, judged, found, agreed, own_gradients.right)
     of_doubt = () if is_right_so_far else communication
     doubt = doubt_of(

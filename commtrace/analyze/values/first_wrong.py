@@ -9,8 +9,8 @@ import pandas as pd
 
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.values.flow import Flow, flow_of
-from commtrace.analyze.values.in_parts import ranks_parts, shows_little
-from commtrace.analyze.values.tolerance import evident, is_coarse
+from commtrace.analyze.values.in_parts import are_counts, ranks_parts, shows_little
+from commtrace.analyze.values.tolerance import SMALL, evident, is_coarse
 from commtrace.schema import (
     LOCAL_GRADIENT,
     OUTPUT,
@@ -68,7 +68,9 @@ def first_wrong(
     elif flow is not None:
         is_near = judged["distance"].to_numpy() <= evident(judged["tolerance"].to_numpy())
         is_right = ~is_wrong & is_near
-        is_right &= (judged["norm_left"] > 0).to_numpy()
+        # Ranks' parts may cancel in any case, as gradients of a bias before a normalization.
+        least = SMALL * judged["norm_right"].fillna(0.0)
+        is_right &= (judged["norm_left"] > least).to_numpy()
         is_right &= is_certain | judged["is_sum"].to_numpy()
         is_right &= ~shows_little(table.loc[labels], judged["tolerance"].to_numpy())
         parts_of = ranks_parts(table)
@@ -77,7 +79,8 @@ def first_wrong(
         cleared = flow.lead_to(
             asked=parts_of(labels[doubtful]),
             right=parts_of(labels[is_right & ~judged["role"].isin(_LEFT)]),
-            blocked={*labels[is_wrong & is_certain | hides].tolist()},
+            blocked=parts_of(labels[are_counts(table.loc[labels])])
+            | {*labels[is_wrong & is_certain | hides].tolist()},
             right_rows=_rows_of(gradients, flow),
         )
         # A part leads to right tensors on each rank where it leads to any that has a verdict.

@@ -148,23 +148,28 @@ class Flow:
                 follows[place] = any(follows[source] for source in self._alone(place))
         return {number for number, each in zip(tensors, follows, strict=True) if each}
 
-    def shows_call(self, module: str, phase: str, issue_ns: int, right: Set[int]) -> bool:
+    def shows_call(
+        self, module: str, phase: str, issue_ns: int, right: Set[int], in_parts: Set[int]
+    ) -> bool:
         """Return whether a right tensor was computed from the result of a call of the first rank.
 
-        It follows from the last tensor of the module before the call, and is seen after it.
+        It follows from the last tensor of the module before the call, and is seen after it. Sums
+        and norms of parts show the places of elements only if these were combined with others.
 
         Args:
             module: where the call is issued.
             phase: its phase.
             issue_ns: when it is issued.
             right: tensors that are right.
+            in_parts: tensors that are right in parts.
         """
         own = self._of_first_rank
         own = own[(own["phase"] == phase) & (own["at_ns"] <= issue_ns)]
         is_there = (own["module"] == module) | own["module"].str.startswith(f"{module}.")
         before = own.index[is_there & bool(module)]
         waiting, seen = [int(before[-1])] if len(before) else [], set[int]()
-        times, modules = self._times, self._modules
+        times, modules, begin = self._times, self._modules, {*waiting}
+        parts = list[int]()
         while waiting and len(seen) < _MOST_FOLLOWED:
             for place in self._following[waiting.pop()]:
                 if place in seen:
@@ -174,8 +179,16 @@ class Flow:
                 is_behind &= modules[place] != module or phase == _FORWARD
                 if is_behind and int(self.tensor[place]) in right:
                     return True
+                if is_behind and int(self.tensor[place]) in in_parts:
+                    parts.append(place)
                 waiting.append(place)
-        return False
+        # Parameters and masks have the same elements in all places, or belong to these.
+        others = (each for place in parts for each in self._sources[place])
+        return any(
+            self._roles[each] in (INPUT, OUTPUT, OUTPUT_GRADIENT)
+            for each in others
+            if each not in seen | begin
+        )
 
     @cached_property
     def _of_first_rank(self) -> pd.DataFrame:

@@ -189,9 +189,9 @@ def shows_little(
 ) -> np.ndarray:
     """Return which tensors show little by being right: a few numbers may be so by chance.
 
-    A normalization leaves activations a mean of zero and their norm in any case, and a whole number
-    is a count. In coarse dtypes, single numbers, and sums and norms of parts, are close to the
-    right values even if tensors are wrong, and show little unless their distance is small.
+    A normalization leaves activations a mean of zero and their norm in any case. In coarse
+    dtypes, single numbers, and sums and norms of parts, are close to the right values even if
+    tensors are wrong, and show little unless their distance is small.
     """
     has_no_mean = right["total"].abs() <= _SMALL_MEAN * right["norm"]
     is_normalized = (has_no_mean & right["role"].isin(_ACTIVATIONS)).to_numpy()
@@ -200,8 +200,16 @@ def shows_little(
     is_coarse = tolerance > _COARSE
     if distance is not None:
         is_coarse &= ~(distance <= _COARSE)
-    is_count = (right["total"] % 1 == 0).to_numpy()
-    return is_in_parts & (is_normalized | is_coarse) | is_scalar & (is_coarse | is_count)
+    is_little = is_in_parts & (is_normalized | is_coarse) | is_scalar & is_coarse
+    return is_little | are_counts(right)
+
+
+def are_counts(side: pd.DataFrame) -> np.ndarray:
+    """Return which tensors hold whole numbers, such as the number of tokens of each expert.
+
+    Decisions give these, which other activations may leave as they are.
+    """
+    return ((side["total"] % 1 == 0) & (side["largest"] % 1 == 0)).to_numpy()
 
 
 def may_be_in_another_order(right: pd.DataFrame) -> np.ndarray:

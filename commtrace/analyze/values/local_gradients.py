@@ -18,7 +18,14 @@ import pandas as pd
 from commtrace.analyze.run.cached_per_run import cached_per_run
 from commtrace.analyze.run.frame import Frames, joined
 from commtrace.analyze.values.global_values import SKETCHES
-from commtrace.analyze.values.tolerance import GROWTH, MOST_APART, OF_ROUNDOFF, ROUNDOFF, evident
+from commtrace.analyze.values.tolerance import (
+    GROWTH,
+    MOST_APART,
+    OF_ROUNDOFF,
+    ROUNDOFF,
+    SMALL,
+    evident,
+)
 from commtrace.schema import LOCAL_GRADIENT
 
 _CLOSE = 0.05
@@ -63,6 +70,12 @@ def _own(run: Frames) -> pd.DataFrame:
 def _sums(run: Frames) -> pd.DataFrame:
     different = _own(run).groupby(_KEY)
     return different[[*SKETCHES]].sum().join(different[["unit", "num_ranks", "id"]].max())
+
+
+def computed_gradients(run: Frames) -> set[tuple[int, str]]:
+    """Return steps and names of the gradients that the ranks' own backward passes have computed."""
+    rows = _own(run)[["step", "name"]]
+    return {(int(step), str(name)) for step, name in rows.itertuples(index=False)}
 
 
 @cached_per_run
@@ -158,6 +171,10 @@ def _weights(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _are_sums(x: np.ndarray, y: np.ndarray, weights: np.ndarray, close: np.ndarray) -> np.ndarray:
-    """Return which tensors are such sums, up to relative differences `close`, [N]."""
+    """Return which tensors are such sums, up to relative differences `close`, [N].
+
+    Sums that cancel, as they may in any case, are not among them.
+    """
     apart = np.linalg.norm(np.tensordot(weights, y, 1) - x, axis=1)
-    return apart <= close * np.linalg.norm(weights[:, None, None] * y, axis=2).max(axis=0)
+    largest = np.linalg.norm(weights[:, None, None] * y, axis=2).max(axis=0)
+    return (apart <= close * largest) & (np.linalg.norm(x, axis=1) > SMALL * largest)

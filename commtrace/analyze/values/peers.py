@@ -15,7 +15,8 @@ from commtrace.analyze.values.flow import flow_of
 from commtrace.analyze.values.in_parts import IN_PARTS, ranks_parts, shows_little
 from commtrace.schema import OUTPUT, OUTPUT_GRADIENT, RESULT
 
-_OF_CODE = ["phase", "role", "name", "op", "layer", "line"]
+_OF_CODE = ["phase", "role", "name", "op", "layer", "line", "number"]
+_OF_VALUE = ["step", "phase", "role", "norm_left", "norm_right", "distance"]
 
 
 def with_peers(judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
@@ -27,6 +28,8 @@ def with_peers(judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) -
     code = judged[["phase", "role", "name", "op"]].assign(
         layer=_without_numbers(judged["module"]) + " " + ours["module_class"].astype(str),
         line=ours["source_file"].astype(str) + ":" + ours["source_line"].astype(str),
+        # Operators of the backward pass have the line at which it begins.
+        number=theirs["occurrence"].where(theirs["role"] == RESULT, 0),
     )
     is_right = (~judged["is_wrong"] & judged["distance"].notna() & (ours["norm"] != 0)).to_numpy()
     is_sum = judged["is_sum"].to_numpy()
@@ -68,7 +71,9 @@ def unreduced_before(
     """
     is_sum = (judged["is_sum"] & ~judged["is_wrong"]).to_numpy()
     by_label = {int(labels[each]): int(each) for each in np.flatnonzero(is_sum[:place])}
-    own = ranks_parts(table)(labels[[place]])
+    # A module that returns what another one does has its gradient observed after that one's.
+    is_alike = (judged[_OF_VALUE] == judged[_OF_VALUE].iloc[place]).all(axis=1).to_numpy()
+    own = ranks_parts(table)(labels[is_alike])
     blocked = {*labels[~is_sum & judged["distance"].notna().to_numpy()].tolist()}
     found = flow_of(run).sources_alone(own, {*by_label}, blocked)
     sums = [by_label[each] for each in found]

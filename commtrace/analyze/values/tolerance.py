@@ -43,7 +43,7 @@ _MOST_LOWERED = 0.1
 """Share of tensors of lower precision from which on a run itself counts as such."""
 MOST_APART = 0.05
 """Distance up to which tensors may be equal, in any dtype."""
-_SMALL = 2.0**-8
+SMALL = 2.0**-8
 """Norms below this share of the largest of their role are measured against that share of it."""
 
 
@@ -80,7 +80,7 @@ def scales(left: pd.DataFrame, right: pd.DataFrame) -> np.ndarray:
     # A sum of gradients that cancel is what rounding has left of them.
     times = np.where(units > _COARSE, OF_COARSE, OF_ROUNDOFF)
     is_left = (left["role"] == GRADIENT).to_numpy() & (size <= times * units * largest)
-    least = np.where(is_left, 1.0, _SMALL) * largest
+    least = np.where(is_left, 1.0, SMALL) * largest
     # Results are rounding errors of other results of their module, which may be smaller than that.
     of_module = norms.groupby([*by_role, pairs["module"]]).transform("max").to_numpy()
     least = np.where(pairs["role"] == RESULT, np.fmin(least, of_module), least)

@@ -81,8 +81,8 @@ def judged(
         tables: all tensors of both runs.
         is_right_elsewhere: mask of tensors that another rank has right.
         is_ambiguous: mask of tensors that are among several alike, in an unknown order.
-        sizes_of_axes: numbers of ranks of the second run's mesh axes and groups, and of all its
-            ranks for each of the first run's.
+        sizes_of_axes: numbers of ranks of the second run's mesh axes and groups, of all its ranks
+            for each of the first run's, and of calls of its modules in a step.
         of_parts: function of the mask of pairs whose sum over ranks is right. It returns the mask
             of pairs that a rank computed from parts alone.
     """
@@ -203,7 +203,8 @@ def _is_scaled_by_ranks(
     """Return which tensors are multiplied or divided by the size of an axis, alike on all ranks.
 
     A tensor that a single rank has counts, too. Those alike need not be replicas: a program may
-    divide a loss by the number of ranks, whose gradients it then adds up.
+    divide a loss by the number of ranks, whose gradients it then adds up, or divide gradients by
+    the number of micro-batches when it has added these up.
     """
     x, y = (side[[*SKETCHES]].to_numpy("float64") for side in (ours, theirs))
     close = np.fmin(4 * closeness(ours["dtype"], theirs["dtype"]), MOST_APART)

@@ -134,3 +134,39 @@ def test_a_right_tensor_vouches_for_the_calls_that_it_was_computed_from(is_right
     assert found is not None
     assert (found.right["role"], found.right["module"]) == wrong
     assert found.is_certain == is_right
+
+
+@pytest.mark.parametrize("is_combined", [True, False])
+def test_parts_vouch_for_an_exchange_only_if_its_result_was_combined(*, is_combined: bool) -> None:
+    """A reduction that gives ranks each other's parts leaves sums and norms as they are."""
+    x, moved, after, last = torch.rand(4, 8, 6).unbind()
+    inputs = "10,20" if is_combined else "10"
+    modules = {
+        "begin": (x, ""), "proj": (moved, "1"), "after": (after, inputs), "last": (last, "10"),
+    }  # fmt: skip
+    tensors = [
+        ({"role": "output", "module": name, "inputs": own}, each)
+        for name, (each, own) in modules.items()
+    ]
+    rows = [
+        row(rank, place, {"step": 0, **columns}, part, part)._replace(
+            id=10 * place, at_ns=START_NS + 100 * place
+        )
+        for place, (columns, whole) in enumerate(tensors)
+        for rank, part in enumerate((whole + 1 if place == 3 else whole).chunk(2))
+    ]
+    # Operators of the module precede its call.
+    rows += [
+        row(rank, 4, {"step": 0, "role": "result", "op": "aten.mm.default", "module": "proj"}, y, y)
+        ._replace(id=9, at_ns=START_NS + 90, inputs="")
+        for rank, y in enumerate(torch.rand(2, 3))
+    ]  # fmt: skip
+    calls = [
+        call(id=0, step=0, kind="reduce_scatter", phase="forward", module="proj", at=95, rank=rank)
+        for rank in range(2)
+    ]
+    fault = compare(held_by_one(tensors), run_of(calls, num_ranks=2, fingerprints=rows)).fault
+    assert fault is not None
+    assert fault.right["module"] == "last"
+    assert [each["is_right"] for each in fault.communication] == [is_combined]
+    assert ("communication in proj" in fault.doubt) != is_combined

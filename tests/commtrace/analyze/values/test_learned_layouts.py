@@ -116,6 +116,21 @@ def test_a_gradient_that_one_run_does_not_have_is_a_difference(is_first: bool) -
     assert fault.relation.text == f"the {'first' if is_first else 'second'} run has none"
 
 
+@pytest.mark.parametrize(("own", "agrees"), [("range", True), ("a", False)])
+def test_a_gradient_is_not_absent_if_the_optimizer_has_other_tensors(
+    own: str, *, agrees: bool
+) -> None:
+    weights = [({"role": "parameter", "name": name, "module": ""}, value(4)) for name in "ab"]
+    gradients = [({"role": "gradient", "name": name, "module": ""}, value(4)) for name in "ab"]
+    computed = [({**columns, "role": "local_gradient"}, each) for columns, each in gradients]
+    of_optimizer = ({"role": "gradient", "name": own, "module": ""}, gradients[0][1])
+    found = compare(
+        held_by_one([*weights, *computed, *gradients]),
+        held_by_one([*weights, *computed, of_optimizer]),
+    )
+    assert found.agrees == agrees, found.fault
+
+
 @pytest.mark.parametrize(
     ("inputs", "agrees"), [("1", True), ("", False)], ids=["computed from it", "unrelated"]
 )

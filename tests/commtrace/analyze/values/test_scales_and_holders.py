@@ -108,11 +108,13 @@ def test_gradients_inherit_the_scale_of_those_before_them() -> None:
     assert (fault.right["role"], fault.right["name"]) == ("gradient", "n.weight")
 
 
-@pytest.mark.parametrize(("number", "agrees"), [(32.0, False), (32.5, True)])
+@pytest.mark.parametrize(
+    ("numbers", "agrees"), [(32.0, False), (32.5, True), ([3.0, 5.0], False), ([3.5, 5.0], True)]
+)
 def test_a_count_does_not_show_that_what_comes_before_it_is_right(
-    number: float, agrees: bool
+    numbers: float | list[float], agrees: bool
 ) -> None:
-    part, last = torch.randn(8, 6), torch.tensor(number)
+    part, last = torch.randn(8, 6), torch.tensor(numbers)
     output = {"role": "output", "module": "a"}
     of_loss = {"role": "output", "module": "loss", "inputs": "1"}
     left = held_by_one([(output, part), (of_loss, last)])
@@ -180,3 +182,91 @@ def test_parts_that_decay_otherwise_are_not_scattered_by_an_optimizer(fault: str
 
     found = compare(run(updated, is_whole=True), run(wrong[fault], is_whole=False))
     assert found.agrees == (fault != "decay"), found.fault
+
+
+def test_shares_that_follow_from_counts_show_nothing_of_what_was_counted() -> None:
+    part, counts = torch.randn(8, 6), torch.tensor([3.0, 5.0])
+    output = {"role": "output", "module": "a"}
+    after = [
+        ({"role": "output", "module": name, "inputs": "1"}, x)
+        for name, x in (("counts", counts), ("shares", counts / 8))
+    ]
+    left = held_by_one([(output, part), *after])
+    assert not compare(left, on_ranks(*[[(output, part * s), *after] for s in (3.0, 0.25)])).agrees
+
+
+@pytest.mark.parametrize(("scale", "agrees"), [(1e-9, False), (1.0, True)])
+def test_a_sum_over_ranks_that_cancels_shows_nothing(scale: float, agrees: bool) -> None:
+    """A bias before a normalization has no gradient, whatever the ranks' activations are."""
+    part, whole, own = torch.randn(8, 6), scale * torch.randn(6), torch.randn(6)
+    output = {"role": "output", "module": "a"}
+    bias = {"role": "result", "op": "aten.sum.dim_IntList", "module": "b", "inputs": "1"}
+    left = held_by_one([(output, part), (bias, whole)])
+    ranks = [[(output, part * s), (bias, x)] for s, x in ((3.0, own), (0.25, whole - own))]
+    assert compare(left, on_ranks(*ranks)).agrees == agrees
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_backward_passes_may_go_through_the_calls_in_any_order(*, is_reversed: bool) -> None:
+    calls = [({**BACKWARD, "module": "m", "module_call": n}, torch.randn(4, 3)) for n in range(3)]
+    left = held_by_one(calls)
+    assert compare(left, held_by_one(calls[:: -1 if is_reversed else 1])).agrees
+    exchanged = [(columns, x) for (columns, _), (_, x) in zip(calls, calls[::-1], strict=True)]
+    assert not compare(left, held_by_one(exchanged[:: -1 if is_reversed else 1])).agrees
+
+
+@pytest.mark.parametrize(("wrong", "agrees"), [(1.0, True), (3.0, False)])
+def test_gradients_of_micro_batches_may_be_divided_by_their_number_later(
+    wrong: float, *, agrees: bool
+) -> None:
+    values, gradient = torch.randn(2, 3, 4, 3), torch.randn(4, 3)
+
+    def run(scale: float, of_reduced: float) -> Tensors:
+        calls = [
+            ({"role": role, "phase": phase, "module": "m", "module_call": n}, factor * x)
+            for role, phase, factor, own in (
+                ("output", "forward", 1.0, values[0]),
+                ("output_gradient", "backward", scale, values[1]),
+            )
+            for n, x in enumerate(own)
+        ]
+        return [*calls, ({**OF_WEIGHT, "role": "gradient"}, of_reduced * gradient)]
+
+    ranks: Sequence[Tensors] = (
+        run(3.0, wrong), [({"role": "output", "module": "other"}, torch.randn(2))],
+    )  # fmt: skip
+    assert compare(held_by_one(run(1.0, 1.0)), on_ranks(*ranks)).agrees == agrees
+
+
+def test_inputs_before_the_first_step_and_after_the_last_are_other_inputs() -> None:
+    """A part of the batch of an evaluation has the size of a micro-batch."""
+    first, last, output = torch.randn(4, 3), torch.randn(8, 3), torch.randn(4, 3)
+    outside = {"role": "input", "module": "", "name": "0", "step": -1}
+    step = ({"role": "output", "module": "m", "step": 0}, output)
+
+    def run(*tensors: torch.Tensor) -> Frames:
+        return held_by_one([(outside, tensors[0]), step, (outside, tensors[1])])
+
+    assert compare(run(first, last), run(first[:2], last[:4])).agrees
+    assert not compare(run(first, last), run(first, last + 1)).agrees
+
+
+def test_a_missing_reduction_is_seen_behind_the_gradient_of_an_outer_module() -> None:
+    """A module that returns what another one does has its gradient observed after that one's."""
+    outputs, (right, other, own) = torch.randn(3, 8, 6), torch.randn(3, 8, 6)
+    order = ["inner", "outer", "norm"]
+
+    def run(gradients: Sequence[torch.Tensor]) -> Tensors:
+        """Outputs, each computed from the one before, and gradients as they are observed."""
+        forward = [
+            ({"role": "output", "module": name, "inputs": "1" * (name != "inner")}, x)
+            for name, x in zip(order, outputs, strict=True)
+        ]
+        modules = ["norm", "inner", "outer"]
+        observed = zip(modules, gradients, strict=True)
+        return [*forward, *[({**BACKWARD, "module": name}, x) for name, x in observed]]
+
+    ranks = [run([x, other + x, other + x]) for x in (own, right - own)]
+    fault = compare(held_by_one(run([right, other, other])), on_ranks(*ranks)).fault
+    assert fault is not None
+    assert (fault.right["module"], fault.relation.kind) == ("norm", "missing")
