@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from commtrace.escaping import visible
 from commtrace.units import counted, text_of_value
@@ -26,8 +26,8 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~])")
 
 def markdown(
     labels: Sequence[str],
-    tables: dict[str, pd.DataFrame],
-    totals: dict[str, Sequence[str]],
+    tables: Mapping[str, pd.DataFrame],
+    totals: Mapping[str, Sequence[str]],
     grown: Sequence[str],
     rows: int,
 ) -> str:
@@ -66,7 +66,7 @@ def _table(changed: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def _change(row: dict[str, float], name: str, unit: str, _: str) -> str:
+def _change(row: Mapping[Any, Any], name: str, unit: str, _: str) -> str:
     """Format a measure before and after: `4 → 6`, or once if it is equal."""
     values = [row[f"{name}_{side}"] for side in ("before", "after")]
     before, after = ("–" if math.isnan(value) else text_of_value(value, unit) for value in values)

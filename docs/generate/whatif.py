@@ -125,8 +125,9 @@ A point happens once everything before it has. Replayed without a change, every 
 recorded. A change alters edges: `compute *0.5` halves those of work, `remove` takes out a call
 with its transfer, and the time that Python usually takes to make a call; `merge` also takes what is
 between two merged calls, if no operator ran and it is not much longer than usual. `overlap` moves
-the issue to where the data was ready, and the wait to where the result was used. Then all instants are computed again. A wait for a late rank is not an edge
-with a duration: it follows from the arrivals, and so becomes shorter or longer by itself.
+the issue to where the data was ready, and the wait to where the result was used. Then all instants
+are computed again. A wait for a late rank is not an edge with a duration: it follows from the
+arrivals, and so becomes shorter or longer by itself.
 
 The time of a step is the median over steady steps of the mean over ranks. A step ends when its host
 has ended it and its kernels have run.
@@ -146,7 +147,7 @@ has ended it and its kernels have run.
   calls keep their times in one of the two replays of a range, or in the only one: the saving may be
   larger. If that is all that was asked for, the answer is an error, not 0.
 - **Ranks run ahead** if a change lets some ranks end their steps earlier and earlier, until they
-  wait for others in a later call. In a run of few steps it counts in each of them, in a long run once.
+  wait for others in a later call. In a run of few steps it counts in each, in a long run once.
 - **Inferred** dependencies are not stated by the trace: a host that waits for a device without a
   recorded synchronization, for example. If many are inferred, trust the answer less.
 - Savings of several lines do not add up: replay the changes together.

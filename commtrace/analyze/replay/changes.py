@@ -101,7 +101,7 @@ def parsed(text: str) -> Change:
     if any(re.match(rf"{FINDING}\b", each) for each in conditions):
         raise UsageError(
             f"cannot use the change {text!r}",
-            found=where,
+            found=" and ".join(conditions),
             why=f"{FINDING} takes numbers of rows of table `findings`, from 1, and no other "
             "condition beside them",
             attempt=f"{verb} where {FINDING}=1, or {verb} where {FINDING}=1,3",

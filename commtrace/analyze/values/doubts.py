@@ -127,7 +127,7 @@ def _may_be_hidden(judged: pd.DataFrame) -> bool:
     before = judged[~judged["is_wrong"] & (judged["step"] == wrong["step"])]
     parts = before[before["layout_right"] == IN_PARTS]
     is_nearly_wrong = parts["excess"] > 1 / _HARDLY
-    return is_coarse(wrong["tolerance"]) and bool(is_nearly_wrong.any())
+    return bool(is_coarse(wrong["tolerance"]) and is_nearly_wrong.any())
 
 
 def _is_elsewhere(call: Mapping[str, Any], wrong: pd.Series) -> bool:
