@@ -104,7 +104,7 @@ def test_rows_that_are_not_shown_are_counted(commtrace: Commtrace, run: Path) ->
         (["main={run}", "SELECT 1"], "cannot name a run 'main'"),
         (["{run}", "SELECT 1", "--parquet"], "cannot print Parquet"),
         (["{run}", "SELECT 1", "-o", "x.txt"], "cannot tell the format"),
-        (["{run}", "SELECT 1", "--json", "--csv"], "JSON and CSV"),
+        (["{run}", "SELECT 1", "--json", "--csv"], "two formats at once"),
         (["{run}", "-f", "nowhere.sql"], "cannot read nowhere.sql"),
         (["{run}", "DROP VIEW comm"], "a single statement that selects"),
         (["{run}", "SELECT sum(kind) FROM comm"], "cannot run"),
