@@ -110,9 +110,9 @@ def saving_of(frames: Frames, cured: Mapping[str | None, Sequence[Finding]], rul
         )
     except UsageError:  # it lacks times, or calls would wait for each other
         return _UNKNOWN
-    num_unknown = answer.changed.num_unknown
-    if num_unknown and not answer.num_changed:
+    if answer.is_unknown:
         return Saving(num_untimed=num_calls)
+    num_unknown = answer.changed.num_unknown
     # What lacks the times of its data is left alone by one part of a change, or by several.
     num_left = len(rows) - np.isin(rows, answer.changed.rows).sum()
     num_untimed = max(len(rows) - num_known, min(num_unknown, num_left))

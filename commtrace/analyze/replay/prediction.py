@@ -68,6 +68,12 @@ class Prediction:
         return Outcome(self.before, self.saved_ns, self.num_changed, self.changed.num_unknown)
 
     @property
+    def is_unknown(self) -> bool:
+        """True if nothing is saved since the trace lacks what the changes need of all calls."""
+        num_lacking = self.changed.num_unknown
+        return num_lacking >= max(self.num_changed, 1) and not any(self.saved_ns)
+
+    @property
     def runs_ahead(self) -> bool:
         """True if some ranks end the steps much earlier than others, beyond what was recorded."""
         steps = [steps_of(self.basis, each) for each in (recorded_replay(self.basis), self.replay)]

@@ -32,8 +32,7 @@ def what_if(run: Frames, texts: Sequence[str]) -> Prediction:
             let a call wait for itself; there is no such finding; or the trace lacks times.
     """
     answer = predicted(run, [each for text in texts for each in asked(run, text)])
-    is_unknown = answer.changed.num_unknown >= max(answer.num_changed, 1)
-    if is_unknown and not any(answer.saved_ns):
+    if answer.is_unknown:
         raise UsageError(
             f"cannot tell what {answer.text!r} saves",
             found=f"{counted(answer.changed.num_unknown, 'call')}, all without the times it needs",
