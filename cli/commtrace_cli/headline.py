@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from commtrace.selection import Selection
 
 _MOST_CHANGES = 3
-_STYLES = {"bad": "bold red", "good": "bold green"}
-_LIMIT = "limit"
 
 
 def print_headline(
@@ -36,6 +34,8 @@ def print_headline(
     Returns:
         The command that says more of a fault, or replays the best change; empty without either.
     """
+    from commtrace.analyze.consistency import BAD, GOOD
+    from commtrace.analyze.replay.words import LIMIT
     from commtrace.report.answers import Answers
     from commtrace.report.cards import consistency_summary
     from commtrace.report.changes import help_of
@@ -48,20 +48,20 @@ def print_headline(
     cards = helps.cards[:_MOST_CHANGES]
     for tile in answer_tiles(answers, found, helps.tile):
         if not (cards and tile is helps.tile):
-            style = _STYLES.get(tile.mood, "bold")
+            style = {BAD: "bold red", GOOD: "bold green"}.get(tile.mood, "bold")
             joined = ", " if tile.note.startswith("of ") else ": "
             grid.add_row(
                 Text(tile.value, style=style), Text(f"{tile.title.lower()}{joined}{tile.note}")
             )
     for card in cards:
-        is_limit = card.bound == _LIMIT
+        is_limit = card.bound == LIMIT
         saves = f"{'at most' if is_limit else 'saves'} {card.saves} ({card.share})"
         style = "dim" if is_limit else "bold yellow"
         grid.add_row(Text(saves, style=style), Text(card.title, style="dim" if is_limit else ""))
     console.print(grid)
-    if found is not None and found.mood == "bad":
+    if found is not None and found.mood == BAD:
         return ["commtrace", "check", trace]
-    has_change = any(card.bound != _LIMIT for card in cards)
+    has_change = any(card.bound != LIMIT for card in cards)
     return ["commtrace", "whatif", trace] if has_change else []
 
 

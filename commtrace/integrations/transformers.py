@@ -4,7 +4,7 @@
     trainer.add_callback(CommtraceTrainerCallback(trainer))
     trainer.train()
 
-Steps are those of the trainer; regions are `train`, `evaluate` and `save`.
+A step is a step of the trainer; regions are `train`, `evaluate` and `save`.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def batch(given: Context, change: Change) -> np.ndarray:
         raise UsageError(
             f"cannot make the change {change.text!r}",
             found="conditions" if change.where else "no samples",
-            why="the samples of a step are those of all ranks and layers"
+            why="a step has its samples on all ranks and in all layers"
             if change.where
             else "times are for as many samples as before",
             attempt="batch *2",

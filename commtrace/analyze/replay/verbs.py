@@ -134,12 +134,14 @@ def _are_idle(given: Context, every: np.ndarray, first: np.ndarray) -> np.ndarra
         first: Where in `every` a sequence begins.
     """
     run, calls = given.run, given.draft.calls.loc[every]
-    is_idle = np.zeros(len(every) - 1, dtype=bool)
-    for rank, of_rank in run.ops.groupby("rank"):
-        start = np.sort(of_rank["start_ns"].to_numpy()) - run.start_ns
-        own = calls["rank"].to_numpy() == rank
-        num_before = np.searchsorted(start, calls["begin"].to_numpy())
-        is_idle |= own[1:] & own[:-1] & (num_before[1:] == num_before[:-1])
+    begin, num_before = calls["begin"].to_numpy(), np.full(len(every), -1)
+    starts = run.ops["start_ns"].groupby(run.ops["rank"])
+    for rank, own in calls.groupby("rank").indices.items():
+        if rank in starts.indices:
+            start = np.sort(starts.get_group(rank).to_numpy()) - run.start_ns
+            num_before[own] = np.searchsorted(start, begin[own])
+    is_idle = (num_before[1:] == num_before[:-1]) & (num_before[1:] >= 0)
+    is_idle &= calls["rank"].to_numpy()[1:] == calls["rank"].to_numpy()[:-1]
     is_idle[first[1:] - 1] = False
     return is_idle
 
