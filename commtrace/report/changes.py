@@ -114,7 +114,9 @@ def _tile(frames: Frames, rows: list[dict[Any, Any]], bound: str) -> Tile:
     best = rows[0] if rows else None
     if best is None or best["bound"] == LIMIT:
         at_stake = f"; {best['change']}: {saved_text(best)}" if best else ""
-        note = f"no change that was replayed helps; {bound}{at_stake}".rstrip("; ")
+        note = f"no change that was replayed saves more than steps vary; {bound}{at_stake}".rstrip(
+            "; "
+        )
         return Tile(_TITLE, "nothing", note, target=_TARGET)
     time = text_of_measured(best["before_ns"], best["error_ns"])
     unit = unit_of(len(frames.steps))

@@ -8,7 +8,7 @@ What a program computes before its first step is not paired with what it compute
 
 If several tensors are alike in all this, the first is paired with the first: in the order of calls
 if both runs have calls of these numbers, as the backward passes of micro-batches may have another
-order, or else in that of time. If a run has more of them than the other, for example by looping
+order, or else by time. If a run has more of them than the other, for example by looping
 over all experts or over more parts of a batch, tensors with equal values are paired, and the rest
 only if many are equal. Results that are computed in another order are also paired by value.
 Everything else is skipped. If several are alike, a pair that differs is ambiguous: the runs may

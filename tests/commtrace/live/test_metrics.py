@@ -1,4 +1,4 @@
-"""Metrics as they are scraped: their values are those of the run's tables, their labels bounded."""
+"""Metrics as they are scraped: equal to the tables of the run, with bounded labels."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def answered(url: str, accept: str = OPENMETRICS) -> tuple[int, str, bytes]:
 
 
 def samples_of(content_type: str, body: bytes) -> Samples:
-    """The samples of a text, each of which occurs once."""
+    """The samples of a text; none occurs twice."""
     families = PARSERS[content_type].text_string_to_metric_families(body.decode())
     found = [(each.name, frozenset(each.labels.items()), each.value)
              for family in families for each in family.samples]  # fmt: skip

@@ -57,7 +57,10 @@ def test_where_nothing_helps_the_tile_says_what_the_run_is_bound_by() -> None:
     ]
     tile = help_on(run_of(calls)).tile
     assert tile.value == "nothing"
-    assert tile.note == ("no change that was replayed helps; on the critical path: host work 100%")
+    assert tile.note == (
+        "no change that was replayed saves more than steps vary; "
+        "on the critical path: host work 100%"
+    )
 
 
 @pytest.mark.parametrize(
