@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from commtrace.analyze import Frames
-    from commtrace.analyze.replay.prediction import Prediction
+    from commtrace.analyze.replay.prediction import Answer
 
 EXAMPLE = """
 Examples:
@@ -46,6 +46,7 @@ def whatif(
     rows: selection.Rows = _MOST,
     steps: selection.Steps = None,
     window: selection.Window = None,
+    all_steps: changing.AllSteps = False,
     output: changing.ReplayedRun = None,
     force: outputs.Force = False,
     as_json: printing.AsJson = False,
@@ -58,17 +59,27 @@ def whatif(
     collectives of all ranks. A range says that the trace does not tell latency from bandwidth, or
     lacks when results were used. A change of the program saves at most a limit.
     """
+    if not changes and (all_steps or output is not None):
+        raise UsageError(
+            "cannot replay all steps" if all_steps else "cannot write a replayed run",
+            found="no change",
+            attempt="a change, such as overlap",
+        )
     if output is not None:
-        if not changes:
+        if all_steps:
             raise UsageError(
-                "cannot write a replayed run",
-                found="no change",
-                attempt="a change, such as overlap",
+                "cannot write a replay of all steps",
+                found="--all-steps and --output",
+                why="steps of a run of many calls are replayed block by block, and not kept",
+                attempt="one of the two options",
             )
         check_output(output, force=force, read=[trace])
     frames = part_of(load_run(trace, workers), selection_of(window, steps))
     if changes:
-        _answer(frames, changes, output, as_json=as_json, as_csv=as_csv)
+        from commtrace.analyze.whatif.asked import what_if
+
+        answer = what_if(frames, changes, all_steps=all_steps)
+        _show(frames, answer, output, as_json=as_json, as_csv=as_csv)
         if not (as_json or as_csv):
             written = [] if output is None else [output]
             finish(written, then=["commtrace", "summary", output or trace])
@@ -90,17 +101,13 @@ def whatif(
         finish([], then=["commtrace", "whatif", trace, *first, *part])
 
 
-def _answer(
-    frames: Frames, changes: list[str], output: Path | None, *, as_json: bool, as_csv: bool
+def _show(
+    frames: Frames, answer: Answer, output: Path | None, *, as_json: bool, as_csv: bool
 ) -> None:
-    from commtrace.analyze.replay.effects import effects
-    from commtrace.analyze.whatif.asked import what_if
-
-    answer = what_if(frames, changes)
     if as_csv:
-        write_csv(effects(answer))
+        write_csv(answer.effects())
     elif as_json:
-        write_json(frames.run, {}, **_facts(answer), effects=records(effects(answer)))
+        write_json(frames.run, {}, **_facts(answer), effects=records(answer.effects()))
     else:
         _print_answer(data_console(), answer)
     if output is not None:
@@ -110,7 +117,7 @@ def _answer(
         write_trace(trace_of(answer.run), output)
 
 
-def _facts(answer: Prediction) -> dict[str, Any]:
+def _facts(answer: Answer) -> dict[str, Any]:
     error = answer.before.error_ns
     return {
         "changes": [change.text for change in answer.changes],
@@ -120,7 +127,7 @@ def _facts(answer: Prediction) -> dict[str, Any]:
         "replayed_step_ns": [*answer.after],
         "saved_ns": [*answer.saved_ns],
         "num_calls": answer.num_changed,
-        "num_unknown": answer.changed.num_unknown,
+        "num_unknown": answer.num_unknown,
         "num_inferred": answer.num_inferred,
         "num_dependencies": answer.num_dependencies,
     }
@@ -178,7 +185,7 @@ def _print_notices(console: Console, frames: Frames) -> None:
         console.print(Text(f"note: {notice.text}", style="yellow"))
 
 
-def _print_answer(console: Console, answer: Prediction) -> None:
+def _print_answer(console: Console, answer: Answer) -> None:
     from commtrace.analyze.replay.lines import (
         HEADINGS,
         effect_lines,

@@ -28,14 +28,16 @@ class ReplayedViews(Views):
     def whatif(self) -> Table: ...
 
     @overload
-    def whatif(self, change: str, /, *changes: str) -> WhatIf[Run]: ...
+    def whatif(self, change: str, /, *changes: str, all_steps: bool = ...) -> WhatIf[Run]: ...
 
-    def whatif(self, *changes: str) -> Table | WhatIf[Run]:
+    def whatif(self, *changes: str, all_steps: bool = False) -> Table | WhatIf[Run]:
         """Replay the run with changes; without any, return the changes that pay, best first.
 
         Args:
             changes: Changes that are made together, such as `remove where kind=barrier`, as
                 `commtrace whatif` takes them, or texts of column `text` of the table.
+            all_steps: Replay all steady steps of a run of more than 10⁶ calls, not only some in
+                the middle; its replayed run is not kept.
 
         Raises:
             UsageError: There is no such change, it names nothing in the run or contradicts another,
@@ -46,7 +48,7 @@ class ReplayedViews(Views):
 
         if not changes:
             return self.table("whatif")
-        return WhatIf(what_if(self.frames(), changes), _run_of)
+        return WhatIf(what_if(self.frames(), changes, all_steps=all_steps), _run_of)
 
 
 class Run(ReplayedViews, Frames):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from commtrace.analyze.replay.effects import COLUMNS, effects
+from commtrace.analyze.replay.effects import COLUMNS
 from commtrace.analyze.replay.lines import (
     HEADINGS,
     effect_lines,
@@ -13,7 +13,7 @@ from commtrace.analyze.replay.lines import (
     step_line,
     verdict_line,
 )
-from commtrace.analyze.replay.prediction import Prediction
+from commtrace.analyze.replay.prediction import Answer
 from commtrace.analyze.run.frame import Frames
 from commtrace.escaping import visible
 from commtrace.views.html import html
@@ -48,7 +48,7 @@ class WhatIf(Generic[R]):
 
     __slots__ = ("_answer", "_run", "_view")
 
-    def __init__(self, answer: Prediction, view: Callable[[Frames], R]) -> None:
+    def __init__(self, answer: Answer, view: Callable[[Frames], R]) -> None:
         self._answer = answer
         self._view = view
         self._run: R | None = None
@@ -87,7 +87,7 @@ class WhatIf(Generic[R]):
 
     def effects(self) -> Table:
         """Return time per step, before and after, by rank, kind and wait state."""
-        return Table.of(effects(self._answer), COLUMNS)
+        return Table.of(self._answer.effects(), COLUMNS)
 
     def _repr_html_(self) -> str:
         return html(

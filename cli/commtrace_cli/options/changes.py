@@ -15,6 +15,13 @@ Changes = Annotated[
         "that pay are listed.",
     ),
 ]
+AllSteps = Annotated[
+    bool,
+    option(
+        "--all-steps",
+        "Replay all steady steps of a run of more than 10⁶ calls, not only some in the middle.",
+    ),
+]
 ReplayedRun = Annotated[
     Path | None,
     option(

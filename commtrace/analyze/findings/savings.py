@@ -69,13 +69,13 @@ def cure_of(rule: Rule, finding: Finding) -> str | None:
     return REMOVE if factor < _LEAST_FACTOR else f"{SHRINK} *{factor:.4g}"
 
 
-def changes_of(frames: Frames, cure: str, found: Sequence[Finding]) -> list[Change]:
+def changes_of(basis: Basis, cure: str, found: Sequence[Finding]) -> list[Change]:
     """Return changes without conditions as changes of the calls of findings.
 
     Raises:
-        UsageError: There is no such change, or the run cannot be replayed.
+        UsageError: There is no such change.
     """
-    rows = _rows_of(replayed_calls(frames), found)
+    rows = _rows_of(basis, found)
     every = [parsed(text) for text in separate(cure)]
     return [each if each.where else replace(each, rows=rows) for each in every]
 
@@ -106,7 +106,7 @@ def saving_of(frames: Frames, cured: Mapping[str | None, Sequence[Finding]], rul
         if not num_known or (rule.is_once and len(rows) < num_calls):
             return Saving(num_untimed=num_calls)
         answer = predicted(
-            frames, [each for cure in cures for each in changes_of(frames, cure, cures[cure])]
+            frames, [each for cure in cures for each in changes_of(basis, cure, cures[cure])]
         )
     except UsageError:  # it lacks times, or calls would wait for each other
         return _UNKNOWN

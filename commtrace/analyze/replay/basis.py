@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -64,8 +65,36 @@ def replayed_calls(run: Frames) -> Basis:
             why=f"of a run of more than {MOST_CALLS} calls, some of its steps are replayed",
             attempt="commtrace whatif RUN --window 1s:2s, or rec.step() in the program",
         )
-    rows = rows_of_steps(run, *chosen)
-    return Basis(of_steps(run, *chosen, rows), rows, False)
+    return _of_steps(run, *chosen)
+
+
+def blocks_of_steps(run: Frames) -> Iterator[Basis]:
+    """Yield consecutive steady steps of a large run in blocks that can be replayed; or the run.
+
+    Raises:
+        UsageError: As of `basis_of`.
+    """
+    part = replayed_calls(run)
+    if part.is_whole:
+        yield part
+        return
+    num = max(MOST_CALLS // calls_of_a_step(run), 1)
+    for sequence in _steady_sequences(run):
+        for first in range(0, len(sequence), num):
+            own = sequence[first : first + num]
+            yield _of_steps(run, int(own[0]), int(own[-1]))
+
+
+def _of_steps(run: Frames, first: int, last: int) -> Basis:
+    rows = rows_of_steps(run, first, last)
+    return Basis(of_steps(run, first, last, rows), rows, False)
+
+
+def _steady_sequences(run: Frames) -> list[np.ndarray]:
+    """Return the numbers of steady steps, divided where one is left out."""
+    steps = run.timed_steps["step"]
+    steady = np.unique(steps[is_steady(run, steps)].to_numpy())
+    return np.split(steady, np.flatnonzero(np.diff(steady) != 1) + 1) if len(steady) else []
 
 
 def middle_steps(run: Frames, num_calls: int) -> tuple[int, int] | None:
@@ -73,11 +102,10 @@ def middle_steps(run: Frames, num_calls: int) -> tuple[int, int] | None:
 
     They are in the middle of the longest sequence of steady steps. None if there are no such steps.
     """
-    steps = run.timed_steps["step"]
-    steady = np.unique(steps[is_steady(run, steps)].to_numpy())
-    if not len(steady):
+    sequences = _steady_sequences(run)
+    if not sequences:
         return None
-    longest = max(np.split(steady, np.flatnonzero(np.diff(steady) != 1) + 1), key=len)
+    longest = max(sequences, key=len)
     num = max(num_calls // calls_of_a_step(run), 1)
     first = max((len(longest) - num) // 2, 0)
     chosen = longest[first : first + num]

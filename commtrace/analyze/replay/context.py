@@ -90,7 +90,7 @@ def rows_of(given: Context, change: Change) -> np.ndarray:
             is_apart = found.empty and len(change.where) > 1
             apart = "no call that meets all conditions" if is_apart else NO_TIMES
             hinted = hints(comm, known, change.where) or [apart]
-            raise names_nothing(change, hinted, "table RUN calls")
+            raise NothingNamedError(change, hinted, "table RUN calls")
     left = rows[~np.isin(rows, given.draft.removed)]
     if len(rows) and not len(left):
         raise UsageError(
@@ -110,13 +110,20 @@ def rows_of(given: Context, change: Change) -> np.ndarray:
 NO_TIMES = "no call with known times"
 
 
-def names_nothing(change: Change, found: Sequence[str], where: str) -> UsageError:
-    """Return the error of a change whose conditions name nothing in a table of the run."""
-    return UsageError(
-        f"the change {change.text!r} is of nothing in this run",
-        found="; ".join(found),
-        attempt=f"commtrace {where}, which lists what conditions can name",
-    )
+class NothingNamedError(UsageError):
+    """The conditions of a change name nothing in a table of the run.
+
+    Attributes:
+        change: The change.
+    """
+
+    def __init__(self, change: Change, found: Sequence[str], where: str) -> None:
+        self.change = change
+        super().__init__(
+            f"the change {change.text!r} is of nothing in this run",
+            found="; ".join(found),
+            attempt=f"commtrace {where}, which lists what conditions can name",
+        )
 
 
 def with_members(given: Context, rows: np.ndarray) -> np.ndarray:

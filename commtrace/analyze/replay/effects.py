@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -11,7 +13,6 @@ from commtrace.analyze.measures.wait_state import STATES
 from commtrace.analyze.replay.build import recorded_replay
 from commtrace.analyze.replay.graph import Replay
 from commtrace.analyze.replay.outcome import steps_of
-from commtrace.analyze.replay.prediction import Prediction
 from commtrace.analyze.run.analysis import typed
 from commtrace.analyze.run.frame import Frames
 from commtrace.schema import Column
@@ -25,16 +26,32 @@ COLUMNS = (
     Column("saved_ns", float, "ns", "difference", title="Saves"),
 )  # fmt: skip
 RANK, KIND, WAIT_STATE = "rank", "kind", "wait state"
+_TIMES = ["before_ns", "after_ns"]
 
 
-def effects(answer: Prediction) -> pd.DataFrame:
+def effects(basis: Frames, run: Frames, replay: Replay, samples: float) -> pd.DataFrame:
     """Return a row per rank, kind and wait state with its time per step before and after.
 
-    If steps have more samples, the times are for as many as before.
+    Args:
+        basis: The run that was replayed.
+        run: The replayed run.
+        replay: Its replay.
+        samples: Samples of a step, as a multiple of those recorded; times are for as many.
     """
-    before = _per_step(answer.basis, answer.basis, recorded_replay(answer.basis))
-    after = _per_step(answer.basis, answer.run, answer.replay) / answer.changed.samples
+    before = _per_step(basis, basis, recorded_replay(basis))
+    after = _per_step(basis, run, replay) / samples
     both = pd.concat({"before_ns": before, "after_ns": after}, axis=1).fillna(0.0)
+    return _in_order(both)
+
+
+def mean_effects(found: Sequence[tuple[pd.DataFrame, int]]) -> pd.DataFrame:
+    """Return the mean of effects in parts of a run, each weighted by its number of steps."""
+    total = sum(num for _, num in found) or 1
+    keyed = [table.set_index(["of", "name"])[_TIMES] * num / total for table, num in found]
+    return _in_order(pd.concat(keyed).groupby(level=[0, 1], sort=False).sum())
+
+
+def _in_order(both: pd.DataFrame) -> pd.DataFrame:
     table = both.assign(saved_ns=both["before_ns"] - both["after_ns"])
     table = table.rename_axis(["of", "name"]).reset_index()
     place = table["of"].map([RANK, KIND, WAIT_STATE].index)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from commtrace.analyze.replay.effects import RANK, effects
-from commtrace.analyze.replay.prediction import Prediction
+from commtrace.analyze.replay.effects import RANK
+from commtrace.analyze.replay.prediction import Answer
 from commtrace.analyze.replay.words import (
     after_text,
     saves_text,
@@ -24,7 +24,7 @@ _TIMES = ("before_ns", "after_ns", "saved_ns")
 HEADINGS = ("before", "after", "saved")
 
 
-def step_line(answer: Prediction) -> str:
+def step_line(answer: Answer) -> str:
     """Return the times of a step before and with the changes: `step 290 ± 15 ms -> 272 ms`."""
     before = answer.before
     time = text_of_measured(before.step_ns, before.error_ns)
@@ -33,17 +33,17 @@ def step_line(answer: Prediction) -> str:
     return f"{unit_of(before.num_steps)} {time} -> {after}{vary * bool(before.num_steps)}"
 
 
-def verdict_line(answer: Prediction) -> str:
+def verdict_line(answer: Answer) -> str:
     """Return the effect of the changes on the step time: `saves 18.4 ms (6.3%)`."""
     return verdict_text(answer.before, answer.after)
 
 
-def effect_lines(answer: Prediction) -> list[tuple[str, ...]]:
+def effect_lines(answer: Answer) -> list[tuple[str, ...]]:
     """Return name, time before, time after and saved time of each effect that is not 0 throughout.
 
     Ranks of equal texts share a line.
     """
-    table = effects(answer)
+    table = answer.effects()
     rows = table[(table["before_ns"] != 0) | (table["after_ns"] != 0)].to_dict("records")
     ranks = [row for row in rows if row["of"] == RANK]
     equal: dict[tuple[str, ...], list[int]] = {}
@@ -58,7 +58,7 @@ def effect_lines(answer: Prediction) -> list[tuple[str, ...]]:
     return lines + [(_OF.get(row["of"], "") + row["name"], *_cells(answer, row)) for row in others]
 
 
-def _cells(answer: Prediction, row: Mapping[Any, Any]) -> tuple[str, ...]:
+def _cells(answer: Answer, row: Mapping[Any, Any]) -> tuple[str, ...]:
     step, error = answer.before.step_ns, answer.before.error_ns
     share = error / step if step else math.nan
     return (
@@ -68,12 +68,12 @@ def _cells(answer: Prediction, row: Mapping[Any, Any]) -> tuple[str, ...]:
     )
 
 
-def extent_line(answer: Prediction) -> str:
+def extent_line(answer: Answer) -> str:
     """Return the extent of the changes, and the number of dependencies that are supposed."""
     notes = [f"{counted(answer.num_changed, 'call')} changed"]
-    if answer.changed.num_unknown:
-        notes.append(f"for {answer.changed.num_unknown:,} the trace lacks what it needs")
-    if answer.runs_ahead:
+    if answer.num_unknown:
+        notes.append(f"for {answer.num_unknown:,} the trace lacks what it needs")
+    if answer.runs_ahead():
         notes.append("ranks run ahead of others, which saves once, not in each step")
     num = answer.num_dependencies
     return "; ".join([*notes, f"{answer.num_inferred:,} of {num:,} dependencies are inferred"])

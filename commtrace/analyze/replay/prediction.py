@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from commtrace.analyze.measures.census import census
 from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.build import recorded_replay, work_graph
 from commtrace.analyze.replay.changes import Change, Changed, changed
+from commtrace.analyze.replay.effects import effects
 from commtrace.analyze.replay.graph import Replay, replayed
 from commtrace.analyze.replay.outcome import (
     LEAST_SHARE,
@@ -28,29 +30,31 @@ from commtrace.errors import UsageError
 from commtrace.units import counted
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
-    """A run with changes.
+@dataclass(frozen=True, eq=False)
+class Answer(ABC):
+    """What changes do to the steps of a run.
 
     Attributes:
-        basis: The run, or the part of it that was replayed.
         changes: The changes.
+        basis: The run, or the part of it that was replayed.
         before: Step time in the replay without changes, which is the recorded one.
         after: Step times with them: at least, and at most.
         lengths: Length of each step with them, by its number, in each replay (`step_lengths`).
-        changed: The changed graph, by which the longer of the step times was found.
-        replay: Its replay.
         num_changed: Number of calls of all ranks that are changed, at most.
+        num_unknown: Number of calls that are left alone for lack of data.
+        num_inferred: Number of dependencies that the trace does not state.
+        num_dependencies: Number of all dependencies.
     """
 
-    basis: Frames
     changes: tuple[Change, ...]
+    basis: Frames
     before: StepTime
     after: tuple[float, float]
     lengths: tuple[pd.Series, ...]
-    changed: Changed
-    replay: Replay
     num_changed: int
+    num_unknown: int
+    num_inferred: int
+    num_dependencies: int
 
     @property
     def text(self) -> str:
@@ -65,38 +69,56 @@ class Prediction:
     @property
     def outcome(self) -> Outcome:
         """Result for a step."""
-        return Outcome(self.before, self.saved_ns, self.num_changed, self.changed.num_unknown)
+        return Outcome(self.before, self.saved_ns, self.num_changed, self.num_unknown)
 
     @property
     def is_unknown(self) -> bool:
         """True if nothing is saved since the trace lacks what the changes need of all calls."""
-        num_lacking = self.changed.num_unknown
-        return num_lacking >= max(self.num_changed, 1) and not any(self.saved_ns)
+        return self.num_unknown >= max(self.num_changed, 1) and not any(self.saved_ns)
 
     @property
+    @abstractmethod
+    def run(self) -> Frames:
+        """The replayed run, with the longer of the step times."""
+
+    @abstractmethod
+    def effects(self) -> pd.DataFrame:
+        """Return the times per step by rank, kind and wait state, before and after."""
+
+    @abstractmethod
     def runs_ahead(self) -> bool:
-        """True if some ranks end the steps much earlier than others, beyond what was recorded."""
+        """Return if some ranks end the steps much earlier than others, unlike recorded."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction(Answer):
+    """A replay with changes of a run in memory.
+
+    Attributes:
+        changed: The changed graph, by which the longer of the step times was found.
+        replay: Its replay.
+    """
+
+    changed: Changed
+    replay: Replay
+
+    @property
+    def run(self) -> Frames:
+        """The replayed run, with the longer of the step times."""
+        return run_of(self.basis, self.replay, self.changed.removed, self.text)
+
+    def effects(self) -> pd.DataFrame:
+        """Return the times per step by rank, kind and wait state, before and after."""
+        return effects(self.basis, self.run, self.replay, self.changed.samples)
+
+    def runs_ahead(self) -> bool:
+        """Return if some ranks end the steps much earlier than others, unlike recorded."""
         steps = [steps_of(self.basis, each) for each in (recorded_replay(self.basis), self.replay)]
         before, after = (each.groupby("rank")["end"].max() for each in steps)
         saved = before - after
         return bool(len(saved)) and saved.max() - saved.min() > max(
             _AHEAD * self.before.num_steps * abs(self.saved_ns[1]), LEAST_SHARE * before.max()
         )
-
-    @property
-    def num_inferred(self) -> int:
-        """Number of dependencies that the trace does not state."""
-        return int(self.changed.graph.links.is_inferred.sum())
-
-    @property
-    def num_dependencies(self) -> int:
-        """Number of all dependencies."""
-        return len(self.changed.graph.links)
-
-    @property
-    def run(self) -> Frames:
-        """The replayed run, with the longer of the step times."""
-        return run_of(self.basis, self.replay, self.changed.removed, self.text)
 
 
 def predicted(run: Frames, changes: Sequence[Change]) -> Prediction:
@@ -114,14 +136,20 @@ def predicted(run: Frames, changes: Sequence[Change]) -> Prediction:
     lengths = [step_lengths(basis, replay) / made.samples for made, replay in results]
     times = [step_time(basis, each).step_ns for each in lengths]
     slowest = int(np.argmax(times))
+    made, replay = results[slowest]
+    links = made.graph.links
     return Prediction(
-        basis,
         tuple(changes),
+        basis,
         step_time(basis, before),
         (min(times), max(times)),
         tuple(lengths),
-        *results[slowest],
-        max(len(made.rows) for made, _ in results),
+        num_changed=max(len(each.rows) for each, _ in results),
+        num_unknown=made.num_unknown,
+        num_inferred=int(links.is_inferred.sum()),
+        num_dependencies=len(links),
+        changed=made,
+        replay=replay,
     )
 
 

@@ -16,8 +16,8 @@ from commtrace.analyze.replay import edits, work
 from commtrace.analyze.replay.context import (
     Change,
     Context,
+    NothingNamedError,
     latency_shares,
-    names_nothing,
     rows_of,
     with_members,
 )
@@ -206,7 +206,7 @@ def compute(given: Context, change: Change) -> np.ndarray:
         chosen = select(ranks, [known[0]], where=change.where)["rank"]
         own = edges[np.isin(draft.points.rank[draft.target[edges]], chosen)]
         if not len(own):
-            raise names_nothing(change, hints(ranks, [known[0]], change.where), "dump RUN ranks")
+            raise NothingNamedError(change, hints(ranks, [known[0]], change.where), "dump RUN ranks")
         work.scaled(draft, own, 1.0, change.factor)
         return nothing
     if table.empty:
@@ -220,7 +220,7 @@ def compute(given: Context, change: Change) -> np.ndarray:
     if rows.empty:
         name = "kernels" if is_device else "ops"
         found = hints(table, known, change.where) or [f"no row of {name} that meets all conditions"]
-        raise names_nothing(change, found, f"dump RUN {name}")
+        raise NothingNamedError(change, found, f"dump RUN {name}")
     if is_device:
         own = edges[np.isin(draft.points.row[draft.source[edges]], rows.index)]
         work.scaled(draft, own, 1.0, change.factor)

@@ -11,12 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal, overload
 
 from commtrace.analyze.findings import reported
 from commtrace.analyze.findings.savings import changes_of
+from commtrace.analyze.replay.basis import Basis, replayed_calls
 from commtrace.analyze.replay.changes import FINDING, Change, parsed, separate
-from commtrace.analyze.replay.prediction import Prediction, predicted
+from commtrace.analyze.replay.prediction import Answer, Prediction, predicted
 from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.whatif.all_steps import in_all_steps
 from commtrace.errors import UsageError
 from commtrace.units import counted
 
@@ -24,18 +27,36 @@ _NUMBER = r"\d{1,9}"
 _OF_FINDINGS = re.compile(rf"\s*{FINDING}\s*=\s*({_NUMBER}(?:\s*,\s*{_NUMBER})*)\s*")
 
 
-def what_if(run: Frames, texts: Sequence[str]) -> Prediction:
+@overload
+def what_if(
+    run: Frames, texts: Sequence[str], *, all_steps: Literal[False] = ...
+) -> Prediction: ...
+
+
+@overload
+def what_if(run: Frames, texts: Sequence[str], *, all_steps: bool) -> Answer: ...
+
+
+def what_if(run: Frames, texts: Sequence[str], *, all_steps: bool = False) -> Answer:
     """Replay a run with changes, given as `commtrace whatif` takes them.
+
+    Args:
+        run: The run.
+        texts: The changes.
+        all_steps: Replay all steady steps of a run of many calls, not only some in the middle.
 
     Raises:
         UsageError: A change is none, names nothing in the run or contradicts another, or would
             let a call wait for itself; there is no such finding; or the trace lacks times.
     """
-    answer = predicted(run, [each for text in texts for each in asked(run, text)])
+    def changes_in(basis: Basis | None) -> list[Change]:
+        return [change for text in texts for change in asked(run, text, basis)]
+
+    answer = in_all_steps(run, changes_in) if all_steps else predicted(run, changes_in(None))
     if answer.is_unknown:
         raise UsageError(
             f"cannot tell what {answer.text!r} saves",
-            found=f"{counted(answer.changed.num_unknown, 'call')}, all without the times it needs",
+            found=f"{counted(answer.num_unknown, 'call')}, all without the times it needs",
             why="the trace lacks their other members, or when their data was ready and their "
             "results were used, which is recorded with --detail op on the CPU",
             attempt="remove, for the most that it could save, or a recording of all ranks with "
@@ -44,16 +65,21 @@ def what_if(run: Frames, texts: Sequence[str]) -> Prediction:
     return answer
 
 
-def asked(run: Frames, text: str) -> list[Change]:
+def asked(run: Frames, text: str, basis: Basis | None = None) -> list[Change]:
     """Return the changes with a text.
+
+    Args:
+        run: The run.
+        text: The changes.
+        basis: The part that is replayed; by default, as many steps as can be.
 
     Raises:
         UsageError: There is no such change, or no such finding.
     """
-    return [change for each in separate(text) for change in _asked(run, each)]
+    return [change for each in separate(text) for change in _asked(run, each, basis)]
 
 
-def _asked(run: Frames, text: str) -> list[Change]:
+def _asked(run: Frames, text: str, basis: Basis | None) -> list[Change]:
     verb, _, where = text.partition(" where ")
     found = _OF_FINDINGS.fullmatch(where)
     if found is None:
@@ -67,4 +93,4 @@ def _asked(run: Frames, text: str) -> list[Change]:
             attempt="commtrace findings RUN, which lists them" if every else "other conditions",
         )
     own = [every[number - 1].finding for number in numbers]
-    return [replace(each, text=text) for each in changes_of(run, verb, own)]
+    return [replace(each, text=text) for each in changes_of(basis or replayed_calls(run), verb, own)]

@@ -7,7 +7,6 @@ import pytest
 
 from commtrace.analyze import Frames, load
 from commtrace.analyze.replay.changes import VERBS, parsed
-from commtrace.analyze.replay.effects import effects
 from commtrace.analyze.whatif.asked import what_if
 from commtrace.analyze.whatif.table import best_changes
 from commtrace.errors import UsageError
@@ -445,7 +444,7 @@ def test_effects_are_those_of_the_step_time() -> None:
     run = load(simulated(programs(with_barrier)))
     for texts in (["batch *2"], ["remove where kind=barrier"]):
         answer = what_if(run, texts)
-        table = effects(answer)
+        table = answer.effects()
         ranks = table[table["of"] == "rank"]
         assert ranks["after_ns"].mean() == pytest.approx(answer.after[1], rel=0.02)
         assert ranks["before_ns"].mean() == pytest.approx(answer.before.step_ns, rel=0.02)
