@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 FORMAT_NAME = "commtrace"
-FORMAT_VERSION = 13
+FORMAT_VERSION = 14
 
 INSTANT = "unix ns"
 """Unit of a point in time; `ns` is the unit of a duration."""
@@ -325,6 +325,11 @@ COMM = (
     ),
     Column("used_by_op_id", int, "", "id of the first operator that used the result", 13),
     Column("used_by_call_id", int, "", "id of the first call that sent the result", 13),
+    Column(
+        "via", str, "",
+        "nearest frame of an installed package between the user's line and the call, "
+        "`package/file.py:line function`; empty if there is none", 14, title="Via",
+    ),
 )  # fmt: skip
 
 OPS = (

@@ -112,7 +112,8 @@ def _where(frames: Frames, story: Story) -> Iterable[Text]:
     where = story.where
     if where.source_file:
         inside = f" in {where.source_function}" if where.source_function else ""
-        yield Text(f"{relative(frames, where.source_file)}:{where.source_line}{inside}")
+        via = f", via {where.via}" if where.via else ""
+        yield Text(f"{relative(frames, where.source_file)}:{where.source_line}{inside}{via}")
     else:
         yield Text(story.unknown["source"])
     yield from _source_lines(story)

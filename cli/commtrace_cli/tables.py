@@ -167,9 +167,15 @@ _LINE = Column("line", str, "", "line of the program, and its function")
 
 
 def as_lines(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table by source line, with each line as `train.py:12 step`; "–" if unknown."""
-    keys = frame[["source_file", "source_line", "source_function"]].itertuples(index=False)
-    lines = [f"{file}:{line} {name}".rstrip() if file else "–" for file, line, name in keys]
+    """Return the table by source line, with each line as `train.py:12 step`; "–" if unknown.
+
+    Lines that call through a library name its frame: `train.py:12 step via trainer.py:90 train`.
+    """
+    keys = frame[["source_file", "source_line", "source_function", "via"]].itertuples(index=False)
+    lines = [
+        f"{file}:{line} {name}".rstrip() + f" via {via}" * bool(via) if file else "–"
+        for file, line, name, via in keys
+    ]
     return frame.assign(line=lines)
 
 

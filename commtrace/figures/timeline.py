@@ -397,4 +397,5 @@ def _source(call: CallFields) -> str:
         return ""
     line = f":{call['source_line']}" if call["source_line"] >= 0 else ""
     within = f" in {call['source_function']}" if call["source_function"] else ""
-    return plain(f"{call['source_file']}{line}{within}")
+    via = f", via {call['via']}" if call["via"] else ""
+    return plain(f"{call['source_file']}{line}{within}{via}")

@@ -6,9 +6,12 @@ reference and call sites compare by identity. Lines are computed when a chain is
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from types import CodeType, FrameType
 
+INSTALLED_IN = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+"""Folders of installed packages, as a part of a file's name."""
 MOST_FRAMES = 32
 """Number of innermost frames of a chain that are kept: recursion can be deep."""
 _MOST_CHAINS = 1 << 14
@@ -31,11 +34,14 @@ class CallerChain:
     def text(self) -> str:
         """The frames as lines `file:line function`, outermost first."""
         if self._text is None:
-            self._text = "\n".join(
-                f"{code.co_filename}:{line_of(code, instruction)} {function_of(code)}"
-                for code, instruction in reversed(self.places)
-            )
+            self._text = "\n".join(map(text_of_place, reversed(self.places)))
         return self._text
+
+
+def text_of_place(place: CodePlace) -> str:
+    """Return a place in code as `file:line function`."""
+    code, instruction = place
+    return f"{code.co_filename}:{line_of(code, instruction)} {function_of(code)}"
 
 
 _chains: dict[tuple[int, ...], CallerChain] = {}

@@ -12,7 +12,7 @@ import weakref
 from types import CodeType
 from typing import Any, NamedTuple
 
-from commtrace.recorder.caller_chain import CallerChain
+from commtrace.recorder.caller_chain import CallerChain, CodePlace
 from commtrace.recorder.module_place import ModuleCall
 from commtrace.recorder.operator_kinds import DTENSOR, NOWHERE, OperatorKinds
 from commtrace.recorder.run_delay import RunDelay
@@ -132,6 +132,7 @@ class Collectives:
 class Caller(NamedTuple):
     """Code that called a backward pass, the instruction in it, and the user's frames around it.
 
+    `via` is the place in an installed package between that code and the pass, if there is one.
     If the autograd engine runs the pass on a thread of its own, `thread` is the thread that called
     it, if known, with its stack and its regions.
     """
@@ -142,6 +143,7 @@ class Caller(NamedTuple):
     stack: CallStack = ()
     regions: tuple[str, ...] = ()
     callers: CallerChain | None = None
+    via: CodePlace | None = None
 
 
 _NO_CALLER = Caller()

@@ -40,6 +40,7 @@ class Explained:
         file = relative_to(self.folder, where.source_file)
         place = f"{file}:{where.source_line}" if file else ""
         yield "where", "  ".join(filter(None, [place, where.text.strip()]))
+        yield "via", where.via
         yield "module", f"{where.module or '–'} ({where.phase})"
         yield "why", why.sentence
         yield "operator", why.op and f"{why.op} needs {why.argument or 'its argument'}"

@@ -1,6 +1,6 @@
 """Program that was recorded to make the traces in this folder.
 
-commtrace run --nproc 2 --values --values-level module -o tests/gold/run-v13.json \
+commtrace run --nproc 2 --values --values-level module -o tests/gold/run-v14.json \
     tests/gold/record.py
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+from accelerate import PartialState
+from accelerate.utils import gather
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -23,6 +25,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
+    PartialState(cpu=True)
     with commtrace.record() as recording:
         for _ in range(2):
             loss = model(torch.ones(2, 4)).sum()
@@ -33,6 +36,7 @@ def main() -> None:
                 assert work is not None
                 work.wait()
                 work.wait()
+                gather(loss.detach())
             recording.step()
     own = 1 + dist.get_rank()
     with commtrace.experts([1, 0, 1, 1]):  # two on each rank

@@ -176,7 +176,7 @@ def totals_of_part(part: Frames, by: Sequence[str]) -> pd.DataFrame:
 
 _OF_PLACES = (
     *("kind", "group", "mesh_axis", "group_size", "op", "module", "phase", "region"),
-    *("source_file", "source_line", "source_function"),
+    *("source_file", "source_line", "source_function", "via"),
 )
 """Columns with few combinations of values: a program makes its calls at few places."""
 

@@ -206,7 +206,9 @@ def compute(given: Context, change: Change) -> np.ndarray:
         chosen = select(ranks, [known[0]], where=change.where)["rank"]
         own = edges[np.isin(draft.points.rank[draft.target[edges]], chosen)]
         if not len(own):
-            raise NothingNamedError(change, hints(ranks, [known[0]], change.where), "dump RUN ranks")
+            raise NothingNamedError(
+                change, hints(ranks, [known[0]], change.where), "dump RUN ranks"
+            )
         work.scaled(draft, own, 1.0, change.factor)
         return nothing
     if table.empty:

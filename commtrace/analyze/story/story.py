@@ -43,6 +43,7 @@ class Where:
     source_file: str
     source_line: int
     source_function: str
+    via: str
     text: str
     lines: tuple[SourceLine, ...]
     are_recorded: bool
@@ -195,6 +196,7 @@ def _where(frames: Frames, call: pd.Series) -> Where:
         source_file=file,
         source_line=line,
         source_function=str(call["source_function"]),
+        via=str(call["via"]),
         text=next((each.text.strip() for each in lines if each.number == line), ""),
         lines=lines,
         are_recorded=bool(recorded),

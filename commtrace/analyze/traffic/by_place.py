@@ -35,6 +35,13 @@ _SOURCE = (
     Column("source_file", str, "", "file of the user's line, empty if unknown", title="Source"),
     Column("source_line", int, "", "line in that file"),
     Column("source_function", str, "", "function of the line", title="Function"),
+    Column(
+        "via",
+        str,
+        "",
+        "frame of a library between the line and the calls, empty if none",
+        title="Via",
+    ),
 )
 _REGION = (Column("region", str, "", "innermost user region, empty outside of any"),)
 _PHASE = (Column("phase", str, "", "forward, backward, recompute, optimizer or other"),)
@@ -118,7 +125,9 @@ FLAT = (
         "Which lines of the program communicate?",
         _SOURCE,
         topic="Where from",
-        shown=("source_file source_function num_calls payload_bytes wire_bytes blocked_ns share"),
+        shown=(
+            "source_file source_function via num_calls payload_bytes wire_bytes blocked_ns share"
+        ),
     ),
     _flat(
         "by_region",

@@ -49,6 +49,7 @@ def what_if(run: Frames, texts: Sequence[str], *, all_steps: bool = False) -> An
         UsageError: A change is none, names nothing in the run or contradicts another, or would
             let a call wait for itself; there is no such finding; or the trace lacks times.
     """
+
     def changes_in(basis: Basis | None) -> list[Change]:
         return [change for text in texts for change in asked(run, text, basis)]
 
@@ -93,4 +94,6 @@ def _asked(run: Frames, text: str, basis: Basis | None) -> list[Change]:
             attempt="commtrace findings RUN, which lists them" if every else "other conditions",
         )
     own = [every[number - 1].finding for number in numbers]
-    return [replace(each, text=text) for each in changes_of(basis or replayed_calls(run), verb, own)]
+    return [
+        replace(each, text=text) for each in changes_of(basis or replayed_calls(run), verb, own)
+    ]

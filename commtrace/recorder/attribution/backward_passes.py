@@ -18,15 +18,15 @@ def begin_backward(state: ThreadState, task: int) -> None:
     """
     frame = sys._getframe(1)
     engine = engine_frame(frame)
-    code, instruction, callers = user_code(engine)
-    caller = Caller(code, instruction, callers=callers)
+    code, instruction, callers, via = user_code(engine)
+    caller = Caller(code, instruction, callers=callers, via=via)
     if state.is_engine_thread:
         thread, thread_frame = calling_thread(state)
         if code is None:
-            code, instruction, callers = user_code(thread_frame)
+            code, instruction, callers, via = user_code(thread_frame)
         regions = thread.regions if thread else ()
         stack = stack_of(thread_frame)
-        caller = Caller(code, instruction, None if engine else thread, stack, regions, callers)
+        caller = Caller(code, instruction, None if engine else thread, stack, regions, callers, via)
         if state.regions == state.backward.caller.regions:  # the thread has entered none itself
             state.set_regions(regions)
     outer = call_around(frame, engine, state.modules.innermost)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
@@ -43,13 +43,14 @@ from commtrace.recorder.attribution.stack_frames import (
     ENGINE,
     IN_OPTIMIZER,
     USER,
+    CalledFrom,
+    called_from,
     optimizer_steps_around,
-    place_of,
     user_code,
     walk,
 )
 from commtrace.recorder.attribution.step_calls import StepCalls, Ticked
-from commtrace.recorder.caller_chain import CallerChain, joined_chain
+from commtrace.recorder.caller_chain import joined_chain
 from commtrace.recorder.events.host_event import Raised
 from commtrace.recorder.events.location import (
     BACKWARD,
@@ -135,7 +136,7 @@ class Locator:
             return self._locate_in_backward(frame, state, task, sent, dtype)
         call = state.modules.innermost
         user, attributing, installed, _, _ = walk(frame, USER)
-        code, instruction, callers = place_of(user or installed)
+        code, instruction, callers, via = called_from(user, installed)
         attribution = None if attributing is None else attribution_by(attributing, sent)
         phase = OTHER if call is None else FORWARD
         if attribution is not None:
@@ -144,15 +145,15 @@ class Locator:
             elif attribution.stage is not None:
                 call = self._call_of_stage(attribution.stage)
                 phase = attribution.stage.part.direction
-                return Location(phase, call, code, instruction, attribution, callers)
+                return Location(phase, call, code, instruction, attribution, callers, via)
         if call is None and state.is_engine_thread:
-            found = self._locate_in_callback(attribution, code, instruction, callers)
+            found = self._locate_in_callback(attribution, (code, instruction, callers, via))
             if found is not None:
                 return found
         # The depth is only a hint, but rules most calls out before the stack is walked again.
         if phase is OTHER and state.optimizer.depth and _is_in_step(frame, state):
             phase = OPTIMIZER
-        return _new(Location, (phase, call, code, instruction, attribution, callers))
+        return _new(Location, (phase, call, code, instruction, attribution, callers, via))
 
     def _call_of_stage(self, stage: Transfer) -> ModuleCall:
         name = f"stage{stage.part.stage}"
@@ -161,9 +162,7 @@ class Locator:
     def _locate_in_callback(
         self,
         attribution: Attribution | None,
-        code: CodeType | None,
-        instruction: int,
-        callers: CallerChain | None,
+        called: CalledFrom,
     ) -> Location | None:
         """Return the location of a communication hook's continuation, on a thread of the backend.
 
@@ -176,12 +175,11 @@ class Locator:
         _, frame = calling_thread(CURRENT.state)
         if frame is None and not carries_gradients:
             return None
-        if code is None:
-            code, instruction, callers = user_code(frame)
+        code, instruction, callers, via = user_code(frame) if called[0] is None else called
         place = self._hooked or self.modules.wrapper_of(None, DistributedDataParallel)
         call = None if place is None else (place, place.num_calls - 1)
         attribution = attribution or Attribution(GRADIENTS)
-        return Location(BACKWARD, call, code, instruction, attribution, callers)
+        return Location(BACKWARD, call, code, instruction, attribution, callers, via)
 
     def _locate_in_backward(
         self,
@@ -198,8 +196,9 @@ class Locator:
         caller = backward.caller
         if user is None and caller.code is not None:
             code, instruction, callers = caller.code, caller.instruction, caller.callers
+            via = caller.via if installed is None else (installed.f_code, installed.f_lasti)
         else:
-            code, instruction, callers = place_of(user or installed)
+            code, instruction, callers, via = called_from(user, installed)
             if state.is_engine_thread and caller.code is not None:
                 around = caller.callers.places if caller.callers else ()
                 outer = [(caller.code, caller.instruction), *around]
@@ -222,7 +221,7 @@ class Locator:
                     call, attribution = self._sent_by_reducer(call, sent, dtype)
                 elif bucket := hook_bucket(outermost):
                     call, attribution = self._sent_by_hook(call, bucket, attribution, task)
-        return _new(Location, (phase, call, code, instruction, attribution, callers))
+        return _new(Location, (phase, call, code, instruction, attribution, callers, via))
 
     def _sent_by_reducer(
         self,

@@ -2,8 +2,8 @@
 
 The user's line is the nearest line of the user's own code. This excludes torch, dtensor_core,
 commtrace, the standard library, and the layers between these and a script: installed packages, the
-frameworks below and any named in the settings. If a stack has nothing else, the nearest line of an
-installed package is used.
+frameworks below and any named in the settings. The nearest line of an installed package is kept
+beside the user's, and in its place if a stack has none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ import torch
 import torch.distributed as dist
 
 from commtrace.recorder.attribution.library_frames import ATTRIBUTING, AttributingFrames
-from commtrace.recorder.caller_chain import CallerChain, chain_of_frames, code_and_line, known_chain
+from commtrace.recorder.caller_chain import (
+    INSTALLED_IN,
+    CallerChain,
+    CodePlace,
+    chain_of_frames,
+    code_and_line,
+    known_chain,
+)
 from commtrace.recorder.thread_state import CallStack, ThreadState
 from commtrace.torch_internals.autograd import current_graph_task_id
 
@@ -38,7 +45,6 @@ _FRAMEWORKS = (
     *("pytorch_lightning", "transformers"),
 )
 """Libraries that call a script's code and torch; not all are installed like packages."""
-_INSTALLED_IN = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _SCRIPTS = f"{sysconfig.get_path('scripts')}{os.sep}"
 _OWN_FOLDER = f"{Path(__file__).parents[2]}{os.sep}"
 _GENERATED = ("<eval_with_key>", *torch.__path__)
@@ -111,7 +117,7 @@ def _kind_of_package(module: str, file: str) -> int:
 
 def _is_installed(module: str, file: str) -> bool:
     """Return whether a file is of an installed package, in an environment or `pip --target`."""
-    if any(folder in file for folder in _INSTALLED_IN) or file.startswith(_SCRIPTS):
+    if any(folder in file for folder in INSTALLED_IN) or file.startswith(_SCRIPTS):
         return True
     folder, found, _ = file.rpartition(f"{os.sep}{module.partition('.')[0]}{os.sep}")
     try:
@@ -178,20 +184,25 @@ def walk(
     return user, attributing, installed, outermost, seen
 
 
-def user_code(frame: FrameType | None) -> tuple[CodeType | None, int, CallerChain | None]:
-    """Return the nearest user code, its instruction, and its callers.
+CalledFrom = tuple[CodeType | None, int, CallerChain | None, CodePlace | None]
+"""Code, its instruction, its callers, and the place in a package by which it reached the call."""
+NOWHERE: CalledFrom = (None, -1, None, None)
 
-    Without user code, it is the nearest code of an installed package.
-    """
+
+def user_code(frame: FrameType | None) -> CalledFrom:
+    """Return the nearest user code, or without any the nearest code of an installed package."""
     user, _, installed, _, _ = walk(frame, USER)
-    return place_of(user or installed)
+    return called_from(user, installed)
 
 
-def place_of(frame: FrameType | None) -> tuple[CodeType | None, int, CallerChain | None]:
-    """Return the code of a frame, its instruction, and its callers; None, -1 and None for None."""
-    if frame is None:
-        return None, -1, None
-    return frame.f_code, frame.f_lasti, callers_of(frame)
+def called_from(user: FrameType | None, installed: FrameType | None) -> CalledFrom:
+    """Return where a call comes from, by its nearest frames of the user and of a package."""
+    if user is None:
+        if installed is None:
+            return NOWHERE
+        return installed.f_code, installed.f_lasti, callers_of(installed), None
+    via = None if installed is None else (installed.f_code, installed.f_lasti)
+    return user.f_code, user.f_lasti, callers_of(user), via
 
 
 def callers_of(frame: FrameType) -> CallerChain:

@@ -25,6 +25,7 @@ def site_of(call: Call) -> tuple[Any, ...]:
         module_call[0] if module_call else None, id(location.code), location.instruction,
         call.stack, attribution.key() if attribution else None, call.part[::2],
         call.cast_dtype, location.callers, call.wait_thread,
+        location.via and (id(location.via[0]), location.via[1]),
     )  # fmt: skip
 
 
@@ -128,6 +129,7 @@ def row_of(call: Call, epoch: int, step: int, numbering: Numbering) -> tuple[Any
         *numbers[16:18],  # wait_begin_ns, first_wait_ns
         call.wait_thread,
         *numbers[18:22],  # data_op_id, data_call_id, used_by_op_id, used_by_call_id
+        location.via_text,
     )
 
 

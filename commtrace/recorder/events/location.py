@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from commtrace.recorder.caller_chain import CallerChain, function_of, line_of
+from commtrace.recorder.caller_chain import (
+    INSTALLED_IN,
+    CallerChain,
+    CodePlace,
+    function_of,
+    line_of,
+    text_of_place,
+)
 from commtrace.recorder.module_place import ModuleCall, Place
 from commtrace.recorder.thread_state import CallStack, PipelinePart
 from commtrace.schema import PHASES
@@ -99,6 +106,7 @@ class Location(NamedTuple):
         instruction: offset of the call's instruction in `code`.
         attribution: the attribution found on the stack.
         callers: the user's frames around `code`; None if there are none.
+        via: the nearest place in an installed package between `code` and the call, if any.
     """
 
     phase: str
@@ -107,6 +115,7 @@ class Location(NamedTuple):
     instruction: int
     attribution: Attribution | None
     callers: CallerChain | None = None
+    via: CodePlace | None = None
 
     @property
     def place(self) -> Place | None:
@@ -127,6 +136,14 @@ class Location(NamedTuple):
     def function(self) -> str:
         """The user's function, even if torch.compile resumes it after a graph break."""
         return function_of(self.code) if self.code else ""
+
+    @property
+    def via_text(self) -> str:
+        """The place in a package, `package/file.py:line function`; empty if there is none."""
+        text = text_of_place(self.via) if self.via else ""
+        for folder in INSTALLED_IN:
+            text = text.rpartition(folder)[2]
+        return text
 
     @property
     def parameter_names(self) -> Sequence[str]:

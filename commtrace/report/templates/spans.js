@@ -60,7 +60,7 @@ function callText(calls, row) {
     ),
     times,
     value("source_file")
-      ? plain(`${value("source_file")}${line}${value("source_function") ? ` in ${value("source_function")}` : ""}`)
+      ? plain(`${value("source_file")}${line}${value("source_function") ? ` in ${value("source_function")}` : ""}${value("via") ? `, via ${value("via")}` : ""}`)
       : "",
   ].filter(Boolean).join("<br>");
 }

@@ -85,9 +85,10 @@ class Story {
   where() {
     const line = this.has("source_line") ? `:${this.value("source_line")}` : "";
     const inside = this.has("source_function") ? ` in ${this.value("source_function")}` : "";
+    const via = this.has("via") ? `, via ${this.value("via")}` : "";
     const alike = countAlike(this.calls, this.row);
     return [
-      this.has("source_file") && storyLine("line", `${this.value("source_file")}${line}${inside}`, { code: true }),
+      this.has("source_file") && storyLine("line", `${this.value("source_file")}${line}${inside}${via}`, { code: true }),
       this.source(),
       this.stack(),
       this.module(),

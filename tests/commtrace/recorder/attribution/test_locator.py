@@ -8,6 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -279,6 +280,58 @@ def test_frames_of_libraries_are_not_among_the_callers() -> None:
     (event,) = recorded(run)
     assert event.callers.splitlines()[-1] == f"{__file__}:{line_of(run, '# here')} run"
     assert not any("site-packages" in each for each in event.callers.splitlines())
+
+
+def library(text: str) -> Any:
+    """The function `run` of a package that is installed."""
+    file = "/venv/lib/python3.11/site-packages/trainer_of_others/loop.py"
+    own: dict[str, Any] = {"__name__": "trainer_of_others.loop", "dist": dist, "torch": torch}
+    exec(compile(dedent(text), file, "exec"), own)
+    return own["run"]
+
+
+def test_the_nearest_frame_of_a_library_is_kept_beside_the_users_line() -> None:
+    train = library("""
+        def run():
+            reduce()
+
+        def reduce():
+            dist.all_reduce(torch.ones(2))
+        """)
+
+    def run() -> None:
+        train()  # here
+        dist.all_reduce(torch.ones(2))
+
+    through, direct = recorded(run)
+    assert through.source_line == line_of(run, "# here")
+    assert through.via == "trainer_of_others/loop.py:6 reduce"
+    assert direct.via == ""
+
+
+@pytest.mark.parametrize("is_hooked", [False, True])
+def test_a_backward_pass_that_a_library_calls_names_it(is_hooked: bool) -> None:
+    backward = library("""
+        def run(loss):
+            loss.backward()
+        """)
+    hook = library("""
+        def run(gradient):
+            dist.all_reduce(gradient)
+        """)
+    weight = torch.ones(2, requires_grad=True)
+    weight.register_hook(hook if is_hooked else lambda gradient: dist.all_reduce(gradient))
+
+    def run() -> None:
+        backward((weight * 2).sum())  # here
+
+    (event,) = recorded(run)
+    if is_hooked:  # the nearest one
+        assert event.via == "trainer_of_others/loop.py:3 run"
+        assert event.source_line == line_of(run, "# here")
+    else:
+        assert event.source_function == "<lambda>"
+        assert event.via == ""
 
 
 def test_equal_chains_of_callers_are_one_object() -> None:
