@@ -36,7 +36,7 @@ class ReplayedViews(Views):
         Args:
             changes: Changes that are made together, such as `remove where kind=barrier`, as
                 `commtrace whatif` takes them, or texts of column `text` of the table.
-            all_steps: Replay all steady steps of a run of more than 10⁶ calls, not only some in
+            all_steps: Replay all steady steps of a run of more than 500,000 calls, not only some in
                 the middle; its replayed run is not kept.
 
         Raises:

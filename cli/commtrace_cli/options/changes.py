@@ -19,7 +19,7 @@ AllSteps = Annotated[
     bool,
     option(
         "--all-steps",
-        "Replay all steady steps of a run of more than 10⁶ calls, not only some in the middle.",
+        "Replay all steady steps of a run of more than 500,000 calls, not only some in the middle.",
     ),
 ]
 ReplayedRun = Annotated[

@@ -16,7 +16,7 @@ from commtrace.analyze.run.cached_per_run import of_run
 from commtrace.analyze.run.frame import Frames
 from commtrace.errors import UsageError
 
-MOST_CALLS = 1_000_000
+MOST_CALLS = 500_000
 """Number of calls of a stored run that are replayed at most."""
 
 

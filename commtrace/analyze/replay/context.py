@@ -84,7 +84,7 @@ def rows_of(given: Context, change: Change) -> np.ndarray:
     else:
         comm = given.run.comm.assign(mesh_axis=mesh_axes(given.run, given.run.comm["group"]))
         known = (*COMM, AXIS)
-        found = select(comm, known, where=change.where).index
+        found = select(comm, known, where=change.where, columns=["rank"]).index
         rows = found.intersection(calls).to_numpy()
         if not len(rows):
             is_apart = found.empty and len(change.where) > 1
