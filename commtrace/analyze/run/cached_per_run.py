@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 from commtrace.analyze.run.frame import Frames
 
@@ -23,14 +22,17 @@ T = TypeVar("T")
 
 
 def cached_per_run(function: Callable[[Frames], T]) -> Callable[[Frames], T]:
-    """Cache the result of `function` per run; callers share the result and must not modify it."""
-    answers: WeakKeyDictionary[Frames, T] = WeakKeyDictionary()
+    """Cache the result of `function` per run; callers share the result and must not modify it.
+
+    The run itself has its results, which may refer to it, and go with it.
+    """
 
     @functools.wraps(function)
     def answer(frames: Frames) -> T:
-        if frames not in answers:
-            answers[frames] = function(frames)
-        return answers[frames]
+        answers = frames.computed
+        if answer not in answers:
+            answers[answer] = function(frames)
+        return answers[answer]
 
     return answer
 

@@ -33,7 +33,7 @@ _FEW = 16
 """Number of categories below which their type is kept."""
 
 
-@dataclass(frozen=True, eq=False)  # without slots: cached properties and weak references need it
+@dataclass(frozen=True, eq=False)  # without slots: cached properties need it
 class Frames:
     """One run as DataFrames.
 
@@ -63,6 +63,15 @@ class Frames:
     sources: pd.DataFrame
     path: Path | None = None
     settings: Settings = DEFAULTS
+
+    @cached_property
+    def computed(self) -> dict[Callable[..., Any], Any]:
+        """Results of functions of this run, which `cached_per_run` keeps."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the run without results, which other processes compute anew."""
+        return {name: value for name, value in self.__dict__.items() if name != "computed"}
 
     def with_link(self, link: str | Mapping[str, str] | None) -> Frames:
         """Return the run with other speeds of links in its settings, if some are given.

@@ -7,6 +7,7 @@ A block begins as it was recorded: what is ahead at the end of one does not reac
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -95,6 +96,8 @@ def in_all_steps(run: Frames, changes_in: Callable[[Basis], Sequence[Change]]) -
                 absent.setdefault(number, []).append(error)
                 del named[number]
         blocks.append(_block(answer))
+        del basis, answer
+        gc.collect()  # graphs and their run refer to each other
     for errors in absent.values():
         if len(errors) == len(blocks):
             raise errors[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,6 +12,7 @@ import pandas as pd
 
 from commtrace.analyze.findings import reported
 from commtrace.analyze.findings.finding import USUAL
+from commtrace.analyze.findings.savings import Saving
 from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.replay.outcome import LEAST_SHARE, Outcome, step_time
@@ -75,9 +77,22 @@ def _of_findings(run: Frames) -> Iterator[dict[str, object] | None]:
         if outcome is None:
             continue
         is_event = each.row["change"].startswith(USUAL)
+        if not is_event:
+            outcome = _in_mean_step(outcome, each.saving)
         if not (is_event and 0 < outcome.before.num_steps < LEAST_STEPS):
             names = {"change": each.finding.title, "how": each.finding.advice}
             yield _row(outcome, names | {"text": each.row["change"]})
+
+
+def _in_mean_step(outcome: Outcome, saving: Saving) -> Outcome:
+    """Return the result for a step by what all steps save; some calls are in few of them."""
+    if not saving.time_ns > 0:
+        return outcome
+    least, most = (
+        each / saving.time_ns * outcome.before.step_ns
+        for each in (saving.least_ns, saving.most_ns)
+    )
+    return replace(outcome, saved_ns=(least, most))
 
 
 def _of_proposal(basis: Frames, proposal: Proposal) -> dict[str, object] | None:

@@ -22,6 +22,7 @@ from commtrace.analyze.measures.steady_steps import is_steady, left_out
 from commtrace.analyze.replay import basis
 from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.whatif.asked import asked, what_if
+from commtrace.analyze.whatif.table import best_changes
 from commtrace.settings import DEFAULTS, THRESHOLDS
 from commtrace.tracefile import read_trace
 from tests.commtrace.analyze.findings.savings_law import broken_laws
@@ -277,3 +278,16 @@ def test_a_share_has_no_more_digits_and_both_ends_of_a_range(
     share: float, most: float, text: str
 ) -> None:
     assert share_text({"share": share, "cost_ns": 20.0, "most_ns": most}, "of it") == text
+
+
+def test_what_is_saved_in_few_steps_counts_in_the_mean_step_of_the_list() -> None:
+    """Every third step gathers what it has; its median step is none of these."""
+    number = [n for n in range(9) for _ in range(2 if n % 3 == 0 else 1)]
+    frames = run_of(gathers("w" * len(number), [90] * len(number), number), steps=steps_of(9))
+    table = again(frames)
+    assert table["cost_ns"].tolist() == [3 * 90]
+    assert what_if(frames, table["change"].tolist()).saved_ns == (0, 0)
+    (row,) = [
+        row for row in best_changes(frames).to_dict("records") if row["text"] == table["change"][0]
+    ]
+    assert row["saved_ns"] == pytest.approx(30)
