@@ -13,6 +13,7 @@ its recording, `expectation` the claims, `mismatch` the texts of failures, `base
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from commtrace.pytest_plugin.session_end import SessionReport
 
 _MARKER, _SAME_VALUES = "comms", "same_values"
+_FOUND = re.compile(r"does not hold\n  found: (.*)")
+"""The numbers in the text of a failed expectation (`mismatch`)."""
 _verdict = pytest.StashKey[Any]()
 _same_values = pytest.StashKey[Any]()
 _stale = pytest.StashKey[dict[str, list[str]]]()
@@ -156,12 +159,20 @@ def pytest_runtest_makereport(
     """Attach to the report, as plain data, what the session's end needs."""
     report = yield
     verdict = item.stash.get(_verdict, None)
-    if verdict is not None and call.when == "call" and verdict.report_data:
-        report.comms = verdict.report_data
+    if verdict is not None and call.when == "call":
+        if verdict.report_data:
+            report.comms = verdict.report_data
+        _shorten(getattr(report.longrepr, "reprcrash", None))
     if _stale in item.config.stash:
         report.comms_stale = item.config.stash[_stale]
         del item.config.stash[_stale]
     return report
+
+
+def _shorten(crash: Any) -> None:
+    """Let pytest's one-line summary of a failed expectation be its numbers."""
+    if crash is not None and (numbers := _FOUND.search(crash.message)):
+        crash.message = numbers[1]
 
 
 class _AtTheEnd:

@@ -36,6 +36,27 @@ def test_it():
     assert "pytest_plugin" not in text
 
 
+def test_the_summary_of_one_line_has_the_numbers(project) -> None:
+    project.write("""
+@pytest.mark.comms(all_reduce=2, total=2)
+def test_by_marker():
+    with fake_world(4):
+        dist.all_reduce(torch.ones(4))
+
+def test_by_fixture(comms):
+    with fake_world(4):
+        dist.all_reduce(torch.ones(4))
+    comms.expect(all_reduce=2)
+
+def test_of_others(comms):
+    assert "a" == "found: b"
+""")
+    text = project.run().stdout.str()
+    assert "test_by_marker - all_reduce 1, expected 2; total 1, " in text
+    assert "test_by_fixture - all_reduce 1, expected 2\n" in text
+    assert "test_of_others - AssertionError: assert 'a' ==" in text
+
+
 def test_markers_of_module_class_and_function_add_up_and_the_nearest_counts(project) -> None:
     project.passes("""
 pytestmark = pytest.mark.comms(barrier=0, all_reduce=1)

@@ -552,9 +552,9 @@ def test_ranks_that_run_ahead_save_once() -> None:
         return [Work(10 + 30 * rank), Call(f"sum{number}", 5), Work(5)]
 
     run = load(simulated(programs(of_step)))
-    assert what_if(run, ["remove"]).runs_ahead
-    assert not what_if(run, ["balance"]).runs_ahead
-    assert not what_if(run, ["shrink *0.5"]).runs_ahead
+    assert what_if(run, ["remove"]).runs_ahead()
+    assert not what_if(run, ["balance"]).runs_ahead()
+    assert not what_if(run, ["shrink *0.5"]).runs_ahead()
 
 
 def test_a_saving_that_rests_on_unknown_times_is_unknown_not_0() -> None:
