@@ -156,6 +156,7 @@ def _what_is_reported(chance: random.Random) -> dict[str, Any]:
     if chance.random() < 0.7:
         reported |= {"source_file": "train.py", "source_line": chance.choice((3, 4))}
         reported |= {"source_function": "step", "region": chance.choice(("", "warm-up"))}
+        reported |= {"via": chance.choice(("", "trainer/loop.py:7 train"))}
     return reported
 
 

@@ -59,7 +59,7 @@ class Second:
     ignored: Sequence[str] = ()
 
 
-_SOURCE = ("source_file", "source_line", "source_function")
+_SOURCE = ("source_file", "source_line", "source_function", "via")
 
 
 def _flat(*keys: str) -> Second:
