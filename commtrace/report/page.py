@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -238,18 +239,25 @@ def _pattern(answers: Answers, name: str, all_notices: list[Notice]) -> dict[str
 
 
 def _in_columns(figures: dict[str, Any]) -> list[list[tuple[Picture, str]]]:
-    """Arrange the patterns in two columns, each under the column that is shorter so far.
+    """Arrange the patterns in two columns whose heights differ least, each in their order.
 
     Returns:
         The pictures of each column, with the data that each lacks if it is empty.
     """
+    heights = [figure["layout"]["height"] + HEAD_PIXELS for figure in figures.values()]
+    # The first is on top of the first column.
+    ways = [(0, *way) for way in itertools.product((0, 1), repeat=max(len(heights) - 1, 0))]
+    total = sum(heights)
+    best = min(
+        ways,
+        key=lambda way: abs(
+            total - 2 * sum(h for h, column in zip(heights, way, strict=False) if column)
+        ),
+    )
     columns: list[list[tuple[Picture, str]]] = [[], []]
-    heights = [0, 0]
-    for name, figure in figures.items():
-        shorter = heights.index(min(heights))
+    for (name, figure), column in zip(figures.items(), best, strict=False):
         lacking = figure["layout"].get("meta", {}).get("lacking", "")
-        columns[shorter].append((PICTURES[name], lacking))
-        heights[shorter] += figure["layout"]["height"] + HEAD_PIXELS
+        columns[column].append((PICTURES[name], lacking))
     return columns
 
 

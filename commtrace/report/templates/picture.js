@@ -1,19 +1,6 @@
 "use strict";
 /* A single figure that fills the page, in the theme's colours, with a switch between measures. */
 
-const LEGEND_ROW_PIXELS = 28; // as in commtrace.figures.theme
-const MOST_LEGEND_PIXELS = 1000;
-
-/** A layout with space for a legend with more rows than its margin has; undefined if it fits. */
-function withRoomForLegend(place, layout) {
-  const drawn = place.querySelector(".legend .bg");
-  const side = layout.legend && layout.legend.yanchor === "top" ? "b" : "t";
-  const extra = drawn ? Math.ceil(drawn.getBoundingClientRect().height) - LEGEND_ROW_PIXELS : 0;
-  if (extra <= 0) return undefined;
-  const margin = { ...layout.margin, [side]: layout.margin[side] + extra };
-  return { ...layout, margin, height: layout.height + extra };
-}
-
 async function start() {
   const data = await unpacked("packed-data").json();
   const script = document.createElement("script");
@@ -37,14 +24,9 @@ async function start() {
     }
     drawnWidth = place.clientWidth;
     const layout = { ...figure.layout, width: drawnWidth };
-    const hasAxes = trace && trace.type !== "icicle";
     // plotly's own resizing ignores the height of the legend's rows.
     const config = { ...CONFIG, responsive: false };
-    if (!hasAxes) config.modeBarButtons = [["toImage"]];
-    if (layout.legend) layout.legend.maxheight = MOST_LEGEND_PIXELS;
-    await Plotly.react(place, figure.data, layout, config);
-    const wider = withRoomForLegend(place, layout);
-    if (wider) await Plotly.react(place, figure.data, wider, config);
+    await drawWithLegend(place, figure.data, layout, config);
   };
   document.getElementById("theme").addEventListener("click", () => {
     theme = theme === "dark" ? "light" : "dark";
