@@ -13,6 +13,7 @@ async function start() {
   let theme = system.matches ? "dark" : "light";
   let measure = data.chosen;
   let drawnWidth = 0;
+  let level = data.figure.data[0]?.level ?? "0";
 
   const draw = async () => {
     root.dataset.theme = theme;
@@ -24,6 +25,11 @@ async function start() {
     }
     drawnWidth = place.clientWidth;
     const layout = { ...figure.layout, width: drawnWidth };
+    if (trace && trace.type === "icicle") {
+      trace.textinfo = "text";
+      trace.text = fittingNames(trace.labels, trace.values, trace.values[Number(level)], drawnWidth);
+      trace.level = level;
+    }
     // plotly's own resizing ignores the height of the legend's rows.
     const config = { ...CONFIG, responsive: false };
     await drawWithLegend(place, figure.data, layout, config);
@@ -49,6 +55,18 @@ async function start() {
     });
   }
   await draw();
+  keepLabelBeside(place);
+  place.on("plotly_icicleclick", ({ nextLevel }) => {
+    level = String(nextLevel ?? "0");
+    draw();
+    return false; // names are fitted to the blocks that are then drawn
+  });
+  for (const format of ["svg", "png"]) {
+    document.getElementById(`save-${format}`).addEventListener("click", () => {
+      const { clientWidth: width, clientHeight: height } = place;
+      Plotly.downloadImage(place, { format, width, height, filename: document.title.split(" ")[0] });
+    });
+  }
   // The observer reports once at the start, which covers a resize while the figure was drawn.
   new ResizeObserver(() => {
     if (place.clientWidth !== drawnWidth) draw();
