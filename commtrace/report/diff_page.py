@@ -33,7 +33,6 @@ SCRIPTS = ("format.js", "figures.js", "diff.js")
 _OF_NODES = {"wire_bytes": "wire_bytes", "calls": "num_calls", "blocked_ns": "blocked_ns"}
 
 
-
 def _folded_modules(runs: Sequence[Frames]) -> list[Grown]:
     """Return growth by module; layers whose calls and bytes are alike in all runs are one row."""
     alike: dict[tuple[str, ...], list[Grown]] = {}

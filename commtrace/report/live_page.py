@@ -115,9 +115,8 @@ def _verdict(snapshot: Snapshot) -> list[str]:
     """Return the state of the run in a line, and "good", "bad" or "" if it is not known yet."""
     faults = [each for each in snapshot.problems if each.problem in FAULTS]
     if faults:
-        others = len(snapshot.problems) - 1
-        more = f", and {counted(others, 'other problem')}" if others else ""
-        return [f"{capitalized(_problem(faults[0])['name'])}{more}", "bad"]
+        first = _problem(faults[0])
+        return [f"{capitalized(first['name'])}: {first['text']}", "bad"]
     if snapshot.problems:
         return [f"{counted(len(snapshot.problems), 'problem')}, none of them a fault", ""]
     if not snapshot.ranks:

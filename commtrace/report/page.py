@@ -24,6 +24,7 @@ from commtrace.figures import PICTURES, Picture
 from commtrace.figures.flame import NUM_UNKNOWN, VALUES, block_names, flame, flame_nodes, value_note
 from commtrace.figures.kernel_bars import WORDS as SORTS_OF_WORK
 from commtrace.figures.theme import DARK, LIGHT, recolouring
+from commtrace.report import words
 from commtrace.report.answers import Answers
 from commtrace.report.call_facts import call_facts
 from commtrace.report.call_store import CallStore, call_store
@@ -112,6 +113,8 @@ def render_page(run: Frames, selection: Selection = WHOLE_RUN) -> str:
             {name: each for name, each in data["patterns"].items() if name not in WIDE}
         ),
         wide=[made(answers) for name, made in WIDE.items() if name in data["patterns"]],
+        words=words.PICTURES | {"waits": words.of_waits(answers["rank_waits"]["state"])},
+        detail=words.DETAILS.get(frames.run.get("detail", ""), ""),
         phases=_in_order(set(census(frames).phases)),
         drawn_phases=_in_order(set().union(*frames.by_ranks(_phases_of_operators))),
         drawn_work=[

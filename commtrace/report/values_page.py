@@ -134,7 +134,7 @@ def _facts(fault: Fault | None) -> list[tuple[str, str]]:
     wrong = fault.right
     excess = math.nan if not fault.tolerance else fault.distance / fault.tolerance
     of_norm = f"{fault.distance:.2g} of the norm, of which rounding explains {fault.tolerance:.2g}"
-    times = "" if math.isnan(excess) else f"{excess:,.3g} × what rounding explains: "
+    times = "" if math.isnan(excess) else f"{_times(excess)} what rounding explains: "
     facts = [
         ("where", f"step {wrong['step']}, {wrong['phase']}"),
         ("distance", f"{times}{of_norm}"),
@@ -225,7 +225,12 @@ def _distance(pair: Mapping[Any, Any]) -> str:
     """Return the distance as a multiple of what rounding explains."""
     if math.isnan(pair["excess"]):
         return "not known"
-    return "nan or inf" if math.isinf(pair["excess"]) else f"{pair['excess']:,.2g} ×"
+    return "nan or inf" if math.isinf(pair["excess"]) else _times(pair["excess"])
+
+
+def _times(excess: float) -> str:
+    """Format a multiple: `240,000 ×`, `1.5 ×`, `0.02 ×`."""
+    return f"{float(f'{excess:.2g}'):,.0f} ×" if excess >= 10 else f"{excess:.2g} ×"
 
 
 def _excess(pair: Mapping[Any, Any]) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from commtrace.analyze.comparisons.diff import in_steps_of_all, per_rank
+from commtrace.analyze.comparisons.diff import KNOWN, in_steps_of_all, per_rank
 from commtrace.analyze.measures.steady_steps import is_steady
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.traffic.by_step import by_step
@@ -87,7 +87,7 @@ def became(table: pd.DataFrame) -> list[Became]:
         if ((more["calls_change"] - num).abs() > _ROUNDING * num).any():
             continue
         kinds = tuple(sorted(more["kind"], reverse=True))
-        sent = -gone["wire_bytes_change"].iloc[0], more["wire_bytes_change"].sum()
+        sent = -gone["wire_bytes_change"].iloc[0], more["wire_bytes_change"].sum(skipna=False)
         each = Became(gone["kind"].iloc[0], kinds, num, *sent)
         found.setdefault((each.kind, kinds), []).append(each)
     sums = [
@@ -107,7 +107,7 @@ def _by_payload(before: Frames, after: Frames) -> tuple[pd.DataFrame, bool]:
     per_step = in_steps_of_all((before, after))
     keys = ["scope", "kind", "payload_bytes"]
     first, second = (
-        per_rank(frames, ["kind", "payload_bytes"], per_step)[["calls", "wire_bytes"]]
+        _known_only(per_rank(frames, ["kind", "payload_bytes"], per_step))
         for frames in (before, after)
     )
     places = first.index.union(second.index).set_names(keys)
@@ -121,6 +121,12 @@ def _by_payload(before: Frames, after: Frames) -> tuple[pd.DataFrame, bool]:
     table = both.reset_index()
     table = table[(table["scope"] == ("step" if per_step else "run"))]
     return table[table["payload_bytes"].astype("float64") > 0], per_step
+
+
+def _known_only(sums: pd.DataFrame) -> pd.DataFrame:
+    """Return calls and bytes sent, the latter nan where some calls lack it."""
+    is_known = (sums["calls"] - sums[KNOWN["wire_bytes"]]).abs() <= _ROUNDING
+    return sums[["calls"]].assign(wire_bytes=sums["wire_bytes"].where(is_known))
 
 
 @dataclass(frozen=True, slots=True)

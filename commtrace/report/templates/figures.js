@@ -51,26 +51,31 @@ function recoloured(part, colours) {
 
 /** Keeps the label of a figure beside the pointer; plotly puts it at the end of a bar, which may be far away. */
 function keepLabelBeside(place) {
+  const layer = place.querySelector(".hoverlayer");
+  if (!layer) return;
   let at = null;
+  let shift = [0, 0];
   const move = () => {
-    const layer = place.querySelector(".hoverlayer");
-    const label = layer?.querySelector(".hovertext");
+    const label = layer.querySelector(".hovertext");
     if (!label || !at) return;
-    layer.removeAttribute("transform");
     const [box, frame] = [label.getBoundingClientRect(), place.getBoundingClientRect()];
-    const within = (edge, first, last) => Math.max(Math.min(edge, last), first);
     const right = at.x + LABEL_GAP;
     const left = at.x - LABEL_GAP - box.width;
-    const x = right + box.width <= frame.right ? right : left >= frame.left ? left : frame.left;
+    const x = right + box.width <= frame.right ? right : Math.max(left, frame.left);
     const isOver = x < at.x && at.x < x + box.width;
-    const y = isOver ? at.y + LABEL_GAP : at.y - box.height / 2;
-    layer.setAttribute("transform", `translate(${x - box.left},${within(y, frame.top, frame.bottom - box.height) - box.top})`);
+    const below = isOver ? at.y + LABEL_GAP : at.y - box.height / 2;
+    const y = Math.max(Math.min(below, frame.bottom - box.height), frame.top);
+    const wanted = [x - (box.left - shift[0]), y - (box.top - shift[1])];
+    if (wanted.every((each, axis) => Math.abs(each - shift[axis]) < 0.5)) return;
+    shift = wanted;
+    layer.setAttribute("transform", `translate(${shift.join(",")})`);
   };
   place.addEventListener("mousemove", (event) => {
     at = { x: event.clientX, y: event.clientY };
     move();
   }, { passive: true });
-  place.on("plotly_hover", move);
+  // Plotly draws the label some time after the pointer has moved.
+  new MutationObserver(move).observe(layer, { attributes: true, childList: true, subtree: true });
 }
 
 /** A layout with space for a legend with more rows than its margin has; undefined if it fits. */

@@ -92,7 +92,7 @@ function drawMinute(cells) {
   minute.push(cells.slice(0, MOST_ROWS).map(([, state]) => state));
   minute.splice(0, minute.length - MINUTE);
   const canvas = place("minute");
-  const height = Math.max(LEAST_ROW_PIXELS, Math.min(16, Math.floor(240 / Math.max(cells.length, 1))));
+  const height = Math.max(LEAST_ROW_PIXELS, Math.min(9, Math.floor(240 / Math.max(cells.length, 1))));
   [canvas.width, canvas.height] = [MINUTE, Math.max(minute.at(-1).length, 1) * height];
   canvas.style.height = `${canvas.height}px`;
   canvas.hidden = !cells.length;
@@ -150,7 +150,8 @@ function show(state) {
   place("verdict").textContent = verdict;
   place("verdict").className = `part ${mood}`;
   drawTrend(state.durations);
-  replace("problems", state.problems.map(problem));
+  // The first fault is the verdict.
+  replace("problems", state.problems.filter(({ text }) => !verdict.endsWith(text)).map(problem));
   replace("notes", state.notes.map((text) => element("p", text, "lacks")));
   place("groups-section").hidden = !state.groups.length;
   table("groups", [["Group"], ["In flight"], ["Arrived", true], ["Missing"], ["For", true]],
