@@ -56,7 +56,7 @@ function keepLabelBeside(place) {
   let at = null;
   let shift = [0, 0];
   const move = () => {
-    const label = layer.querySelector(".hovertext");
+    const label = layer.querySelector(".hovertext path") || layer.querySelector(".hovertext");
     if (!label || !at) return;
     const [box, frame] = [label.getBoundingClientRect(), place.getBoundingClientRect()];
     const right = at.x + LABEL_GAP;
