@@ -5,6 +5,7 @@ const CONFIG = { displayModeBar: false, showTips: false, responsive: true, doubl
 const LEGEND_ROW_PIXELS = 28; // as in commtrace.figures.theme
 const MOST_LEGEND_PIXELS = 1000;
 const LABEL_GAP = 14; // pixels between the pointer and a label
+const EDGE_PIXELS = 3; // between a label, whose outline is wider than it says, and the edge of a picture
 const LETTER_PIXELS = 6.6; // of a block's name, and of the room that it leaves beside it
 const BESIDE_NAME = 8;
 const LEAST_LETTERS = 4;
@@ -61,7 +62,7 @@ function keepLabelBeside(place) {
     const [box, frame] = [label.getBoundingClientRect(), place.getBoundingClientRect()];
     const right = at.x + LABEL_GAP;
     const left = at.x - LABEL_GAP - box.width;
-    const x = right + box.width <= frame.right ? right : Math.max(left, frame.left);
+    const x = right + box.width <= frame.right - EDGE_PIXELS ? right : Math.max(left, frame.left + EDGE_PIXELS);
     const isOver = x < at.x && at.x < x + box.width;
     const below = isOver ? at.y + LABEL_GAP : at.y - box.height / 2;
     const y = Math.max(Math.min(below, frame.bottom - box.height), frame.top);
