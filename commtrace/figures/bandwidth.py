@@ -1,7 +1,7 @@
 """busbw over message size, by kind: after the last arrival, and from issue with the wait for it.
 
 Both axes are logarithmic. Horizontal lines are the references of the analysis: the speed of a link,
-or the best busbw of a kind.
+or the best busbw of a kind, which the legend has, too.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ CURVES = {AFTER: ("busbw_after", "solid", ""), WITH_WAIT: ("busbw", "dot", "-ope
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
 """Symbols of the kinds, so that they are distinguishable without colours."""
 
-_HEIGHT = 360
-_LABEL_SHARE = 0.07
-"""Least distance of two labelled lines, as a fraction of the height."""
+_HEIGHT, _LEGEND_ROW = 300, 19
 
 
 def bandwidth(
@@ -46,10 +44,10 @@ def bandwidth(
         return empty(theme, title=title, what=what, because=because)
     references = reference_lines(table)
     figure = go.Figure(layout=titled(_layout(theme, points, references), title))
-    _add_references(figure, theme, references)
     for place, (name, of_curve) in enumerate(points.groupby("name", sort=False)):
         symbol = SYMBOLS[place % len(SYMBOLS)]
         _add_curves(figure, theme, str(name), of_curve, symbol)
+    _add_references(figure, theme, references)
     for words, (_, dash, _) in CURVES.items():
         figure.add_trace(
             go.Scatter(
@@ -166,28 +164,19 @@ def _add_curves(
 
 
 def _add_references(figure: go.Figure, theme: Theme, references: Sequence[Reference]) -> None:
-    """Draw the lines, with labels on those that are far enough from the labelled line above."""
+    """Draw the lines; the legend has their speeds, since labels would lie on other lines."""
     whole: Any = figure.layout
     left, right = (10**edge for edge in whole.xaxis.range)
-    low, high = whole.yaxis.range
-    labelled = math.inf
     for each in references:
         colour = theme.kind(each.kind) if each.kind else theme.ink
         text = f"{plain(each.label)} {text_of_bytes(each.speed)}/s"
-        height = (math.log10(each.speed) - low) / (high - low)
-        has_room = labelled - height >= _LABEL_SHARE
-        labelled = height if has_room else labelled
         figure.add_trace(
             go.Scatter(
                 name=text,
                 x=[left, right],
                 y=[each.speed, each.speed],
-                mode="lines+text",
-                text=[text if has_room else "", ""],
-                textposition="top right",
-                textfont={"color": theme.ink, "size": 11},
+                mode="lines",
                 line={"color": colour, "dash": "dash", "width": 1},
-                showlegend=False,
                 hovertext=text,
                 hoverinfo="text",
                 meta={"part": "reference"},
@@ -196,7 +185,9 @@ def _add_references(figure: go.Figure, theme: Theme, references: Sequence[Refere
 
 
 def _layout(theme: Theme, points: pd.DataFrame, references: Sequence[Reference]) -> go.Layout:
-    made = layout(theme, height=_HEIGHT, margin={"l": 88, "r": 12, "t": 56, "b": 48})
+    num_entries = points["name"].nunique() + len(references) + len(CURVES)
+    height = _HEIGHT + _LEGEND_ROW * -(-num_entries // 2)
+    made = layout(theme, height=height, margin={"l": 88, "r": 12, "t": 34, "b": 48})
     speeds = [
         *points["busbw"],
         *points["busbw_after"].dropna(),
@@ -205,7 +196,7 @@ def _layout(theme: Theme, points: pd.DataFrame, references: Sequence[Reference])
     low, high = math.log10(min(speeds)), math.log10(max(speeds))
     first, last = math.log10(points["payload"].min()), math.log10(points["payload"].max())
     sizes = [*_powers(points["from_bytes"].min(), points["from_bytes"].max())]
-    rates = [*_decades(low - 0.1, high + 0.4)]
+    rates = [*_decades(low - 0.1, high + 0.1)]
     made.update(
         showlegend=True,
         legend=LEGEND,
@@ -221,7 +212,7 @@ def _layout(theme: Theme, points: pd.DataFrame, references: Sequence[Reference])
         yaxis={
             "title": {"text": "busbw"},
             "type": "log",
-            "range": [low - 0.1, high + 0.4],
+            "range": [low - 0.1, high + 0.1],
             "tickmode": "array",
             "tickvals": rates,
             "ticktext": [f"{text_of_bytes(rate)}/s" for rate in rates],

@@ -38,6 +38,28 @@ def wrapped(text: str) -> str:
     return lines(plain(line) for line in textwrap.wrap(text, WIDTH)[:MOST_LINES])
 
 
+def layers_folded(path: str) -> str:
+    """Return a module's path with `*` for each number, so that equal layers have equal names.
+
+    >>> layers_folded("layers.0.attention")
+    'layers.*.attention'
+    """
+    return ".".join("*" if name.isdigit() else name for name in path.split("."))
+
+
+def path_end(path: str, longest: int) -> str:
+    """Return a path without as many of its first names as do not fit, at least its last name.
+
+    >>> path_end("model.layers.0.attention.wo", 20)
+    '….0.attention.wo'
+    """
+    names = path.split(".")
+    while len(names) > 1 and len(path) > longest:
+        names = names[1:]
+        path = ".".join(["…", *names])
+    return path if len(path) <= longest else f"…{path[1 - longest :]}"
+
+
 def lines(parts: Iterable[str]) -> str:
     """Join the parts that are not empty, one per line."""
     return "<br>".join(part for part in parts if part)

@@ -3,7 +3,8 @@
 Communication is a part of its own if it is unknown whether it is exposed. If not even its duration
 is known, that part is the rank's whole step.
 
-Above `MAX_BARS` steps, a bar is the mean of several consecutive steps.
+Above `MAX_BARS` steps, a bar is the mean of several consecutive steps. A first step that takes much
+longer than the others is warm-up, and paler.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
+from commtrace.analyze.measures.steady_steps import long_steps
 from commtrace.analyze.waits.stragglers import stands_out
 from commtrace.figures.label import bold, lines
 from commtrace.figures.stacked_bars import fill
@@ -36,9 +38,13 @@ OUTLIER = 4
 MOST_NOTES = 8
 
 _HEIGHT = 320
-_NOTE_WIDTH, _NOTE_PIXELS = 0.13, 16
-"""Width of a height's note as a fraction of the figure's, and its line height in pixels."""
+_NOTE_WIDTH, _LONG_NOTE_WIDTH, _NOTE_PIXELS = 0.13, 0.26, 16
+"""Width of a height's note, and of that of warm-up, as fractions of the figure's; its line height
+in pixels."""
 _EDGE = 0.12
+_LATEST_WARM_UP = 1
+"""Largest number that the first step of a program has."""
+_PALE = 0.45
 
 
 def steps(
@@ -56,6 +62,8 @@ def steps(
         return empty(theme, title=title, what="No communication is in this trace", because=because)
     figure = go.Figure(layout=titled(_layout(theme, drawn), title))
     texts = [_hover_text(row) for row in drawn.to_dict("records")]
+    warm_up = drawn["is_warm_up"]
+    opacity = {"opacity": [_PALE if each else 1.0 for each in warm_up]} if warm_up.any() else {}
     for part, (words, _) in PARTS.items():
         if part == UNKNOWN and not drawn[part].any():
             continue
@@ -65,7 +73,7 @@ def steps(
                 x=((drawn["first"] + drawn["last"]) / 2).tolist(),
                 y=(drawn[part] / 1e9).tolist(),
                 width=(0.86 * (drawn["last"] - drawn["first"] + 1)).tolist(),
-                marker=_marker(part, theme),
+                marker=_marker(part, theme) | opacity,
                 hovertext=texts,
                 hoverinfo="text",
                 meta={"part": part},
@@ -79,8 +87,8 @@ def step_parts(table: pd.DataFrame, max_bars: int = MAX_BARS) -> pd.DataFrame:
     """Return a row per bar: `first` and `last` step, and means over its steps and ranks, in ns.
 
     The other columns are `PARTS`, `lasts` (their sum), `worst_rank` (the rank with the most exposed
-    communication; -1 if unknown, or if none stands out), its `worst_exposed`, `num_calls` and
-    `num_untimed`.
+    communication; -1 if unknown, or if none stands out), its `worst_exposed`, `num_calls`,
+    `num_untimed`, and `is_warm_up`.
     """
     # Not the number of the step: a run may have recorded every Nth one.
     place = table["step"].rank(method="dense").astype("int64") - 1
@@ -117,11 +125,23 @@ def step_parts(table: pd.DataFrame, max_bars: int = MAX_BARS) -> pd.DataFrame:
     first = worst.first()[stands_out(share, known["rank"].nunique())]
     means["worst_rank"] = first["rank"].reindex(means.index, fill_value=-1)
     means["worst_exposed"] = first["exposed"].reindex(means.index)
+    means["is_warm_up"] = _is_warm_up(table["step"], duration, block)
     return means.reset_index(drop=True)
 
 
+def _is_warm_up(step: pd.Series, duration: pd.Series, block: int) -> list[bool]:
+    """Return for each bar whether it is a first step that takes much longer than the others."""
+    lasts = duration.groupby(step).mean().sort_index()
+    num_bars = -(-len(lasts) // block)
+    if block > 1 or lasts.empty:
+        return [False] * num_bars
+    first = lasts.index[0]
+    is_first = 0 <= first <= _LATEST_WARM_UP and first in long_steps(lasts)
+    return [is_first, *[False] * (num_bars - 1)]
+
+
 def _marker(part: str, theme: Theme) -> dict[str, Any]:
-    hatching = "x" if part == UNKNOWN else ""
+    hatching = "." if part == UNKNOWN else ""
     return fill(theme, theme.use(part), hatching, lines=theme.use("transfer"), solidity=0.3)
 
 
@@ -158,14 +178,15 @@ def _cut_off(figure: go.Figure, drawn: pd.DataFrame, theme: Theme) -> None:
     whole: Any = figure.layout
     low, high = whole.xaxis.range
     noted: list[float] = []
+    width = _LONG_NOTE_WIDTH if drawn["is_warm_up"].any() else _NOTE_WIDTH
     for bar in drawn[is_outlier].nlargest(MOST_NOTES, "lasts").itertuples(index=False):
         middle = (bar.first + bar.last) / 2
         place = (middle - low) / (high - low)
         # Adjacent notes would overlap, and notes at an edge would cover the axis labels.
-        rows_down = sum(abs(place - other) < _NOTE_WIDTH for other in noted)
+        rows_down = sum(abs(place - other) < width for other in noted)
         noted.append(place)
         figure.add_annotation(
-            text=f"↑ {text_of_duration(bar.lasts)}",
+            text=f"↑ {'warm-up ' if bar.is_warm_up else ''}{text_of_duration(bar.lasts)}",
             x=middle,
             y=1,
             yref="paper",
@@ -193,6 +214,7 @@ def _hover_text(bar: dict[Any, Any]) -> str:
 
     first, last, worst = bar["first"], bar["last"], bar["worst_rank"]
     which = f"step {first}" if first == last else f"steps {first} to {last}"
+    which += ", warm-up" if bar["is_warm_up"] else ""
     most = f"most exposed: rank {worst}, {text_of_duration(bar['worst_exposed'])}"
     note = known_note(num_timed, bar["num_calls"])
     return lines(

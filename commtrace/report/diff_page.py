@@ -7,7 +7,9 @@ coloured by their growth.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ import pandas as pd
 from commtrace.analyze import Frames
 from commtrace.analyze.comparisons.diff import MEASURED, differences_of_runs, in_steps_of_all
 from commtrace.analyze.comparisons.growth import Grown, by_kind, by_line, by_module, totals
+from commtrace.analyze.comparisons.sentences import bound_ns, sentences
 from commtrace.analyze.measures.measures import MEASURE, recorded_ns
 from commtrace.atomic_write import atomic_write
 from commtrace.figures.flame import NUM_UNKNOWN, flame, flame_nodes
+from commtrace.figures.label import layers_folded
 from commtrace.figures.theme import DARK, LIGHT, recolouring
 from commtrace.report.offline import offline_page
 from commtrace.report.style import diff_style
@@ -28,11 +32,47 @@ SCRIPTS = ("format.js", "figures.js", "diff.js")
 
 _OF_NODES = {"wire_bytes": "wire_bytes", "calls": "num_calls", "blocked_ns": "blocked_ns"}
 
+
+def _folded_modules(runs: Sequence[Frames]) -> list[Grown]:
+    """Return growth by module; layers whose calls and bytes are alike in all runs are one row."""
+    alike: dict[tuple[str, ...], list[Grown]] = {}
+    for row in by_module(runs):
+        counted_ones = [
+            [f"{value:.9g}" for value in row.values[name]] for name in ("calls", "wire_bytes")
+        ]
+        key = (layers_folded(row.name), row.scope, repr(counted_ones))
+        alike.setdefault(key, []).append(row)
+    rows = [_together(name, rows) for (name, *_), rows in alike.items()]
+    layers = {(row.name, row.scope): row for row in rows if row.name.endswith(".*")}
+    kept = [row for row in rows if not _is_alike(row, layers.get((f"{row.name}.*", row.scope)))]
+    return sorted(kept, key=lambda row: (-row.growth("wire_bytes"), -row.growth("calls")))
+
+
+def _is_alike(row: Grown, other: Grown | None) -> bool:
+    """Return whether a row has the calls and bytes of another, as the module around all layers."""
+    return other is not None and all(
+        math.isclose(one, two)
+        for name in ("calls", "wire_bytes")
+        for one, two in zip(row.values[name], other.values[name], strict=True)
+    )
+
+
+def _together(name: str, rows: list[Grown]) -> Grown:
+    """Return the sum of rows as one row."""
+    if len(rows) == 1:
+        return rows[0]
+    values = {
+        measure: tuple(map(sum, zip(*(row.values[measure] for row in rows), strict=True)))
+        for measure in rows[0].values
+    }
+    return replace(rows[0], name=name, detail=f"{len(rows)} modules together", values=values)
+
+
 MEASURES = {name: MEASURE[of_nodes].long_heading for name, of_nodes in _OF_NODES.items()}
 """Measures of tables and flame graphs, and their titles."""
 
 TABLES: dict[str, Callable[[Sequence[Frames]], list[Grown]]] = {
-    "module": by_module,
+    "module": _folded_modules,
     "kind": by_kind,
     "line": by_line,
 }
@@ -89,6 +129,11 @@ def render_diff(runs: Sequence[Frames], labels: Sequence[str]) -> str:
         "measures": {name: {"title": MEASURES[name], "unit": MEASURED[name]} for name in MEASURES},
         "totals": [_row(row) for row in totals(runs)],
         "tables": {name: [_row(row) for row in _most_changed(rows)] for name, rows in made.items()},
+        # By run, the largest change of the blocked time that may be noise.
+        "noise": [
+            0.0 if math.isnan(noise) else noise
+            for noise in (0.0, *(bound_ns(runs[0], each, "blocked_ns") for each in runs[1:]))
+        ],
         "flames": _flames(runs, per_step),
         "dark": recolouring(LIGHT, DARK),
         "growth": {
@@ -105,6 +150,10 @@ def render_diff(runs: Sequence[Frames], labels: Sequence[str]) -> str:
         title=f"{labels[1] if len(runs) == 2 else counted(len(runs) - 1, 'run')} "
         f"compared with {labels[0]}",
         runs=[about_run(frames, label) for frames, label in zip(runs, labels, strict=True)],
+        verdicts=[
+            (label, sentences(runs[0], frames))
+            for label, frames in zip(labels[1:], runs[1:], strict=True)
+        ],
         notes=differences_of_runs(*runs),
         measures=MEASURES,
         tables=list(TABLES),

@@ -35,7 +35,7 @@ from commtrace.live.wording import (
 from commtrace.report.offline import ENVIRONMENT, content_policy, source
 from commtrace.report.style import live_style
 from commtrace.tracefile.dump_files import StackDump
-from commtrace.units import text_of_bytes, text_of_duration, text_of_ranks
+from commtrace.units import counted, text_of_bytes, text_of_duration, text_of_ranks
 
 _SECOND = 1e9
 _MOST_LINES = 200
@@ -62,6 +62,7 @@ def live_state(snapshot: Snapshot) -> dict[str, Any]:
         "command": snapshot.command,
         "at": clock_text(snapshot.at_ns),
         "is_over": snapshot.is_over,
+        "verdict": _verdict(snapshot),
         "numbers": [
             ["Ranks", num_ranks_text(snapshot), _unrecorded(snapshot)],
             ["Steps", *_step_numbers(snapshot)],
@@ -108,6 +109,21 @@ def _visible(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _visible(each) for name, each in value.items()}
     return [_visible(each) for each in value] if isinstance(value, list) else value
+
+
+def _verdict(snapshot: Snapshot) -> list[str]:
+    """Return the state of the run in a line, and "good", "bad" or "" if it is not known yet."""
+    faults = [each for each in snapshot.problems if each.problem in FAULTS]
+    if faults:
+        first = _problem(faults[0])
+        return [f"{capitalized(first['name'])}: {first['text']}", "bad"]
+    if snapshot.problems:
+        return [f"{counted(len(snapshot.problems), 'problem')}, none of them a fault", ""]
+    if not snapshot.ranks:
+        return ["No rank has written anything yet", ""]
+    if snapshot.is_over:
+        return ["The run is over; no problem was found", "good"]
+    return ["The run makes progress; no problem was found", "good"]
 
 
 def _unrecorded(snapshot: Snapshot) -> str:

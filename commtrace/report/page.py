@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from commtrace.figures import PICTURES, Picture
 from commtrace.figures.flame import NUM_UNKNOWN, VALUES, block_names, flame, flame_nodes, value_note
 from commtrace.figures.kernel_bars import WORDS as SORTS_OF_WORK
 from commtrace.figures.theme import DARK, LIGHT, recolouring
+from commtrace.report import words
 from commtrace.report.answers import Answers
 from commtrace.report.call_facts import call_facts
 from commtrace.report.call_store import CallStore, call_store
@@ -111,6 +113,8 @@ def render_page(run: Frames, selection: Selection = WHOLE_RUN) -> str:
             {name: each for name, each in data["patterns"].items() if name not in WIDE}
         ),
         wide=[made(answers) for name, made in WIDE.items() if name in data["patterns"]],
+        words=words.PICTURES | {"waits": words.of_waits(answers["rank_waits"]["state"])},
+        detail=words.DETAILS.get(frames.run.get("detail", ""), ""),
         phases=_in_order(set(census(frames).phases)),
         drawn_phases=_in_order(set().union(*frames.by_ranks(_phases_of_operators))),
         drawn_work=[
@@ -238,18 +242,25 @@ def _pattern(answers: Answers, name: str, all_notices: list[Notice]) -> dict[str
 
 
 def _in_columns(figures: dict[str, Any]) -> list[list[tuple[Picture, str]]]:
-    """Arrange the patterns in two columns, each under the column that is shorter so far.
+    """Arrange the patterns in two columns whose heights differ least, each in their order.
 
     Returns:
         The pictures of each column, with the data that each lacks if it is empty.
     """
+    heights = [figure["layout"]["height"] + HEAD_PIXELS for figure in figures.values()]
+    # The first is on top of the first column.
+    ways = [(0, *way) for way in itertools.product((0, 1), repeat=max(len(heights) - 1, 0))]
+    total = sum(heights)
+    best = min(
+        ways,
+        key=lambda way: abs(
+            total - 2 * sum(h for h, column in zip(heights, way, strict=False) if column)
+        ),
+    )
     columns: list[list[tuple[Picture, str]]] = [[], []]
-    heights = [0, 0]
-    for name, figure in figures.items():
-        shorter = heights.index(min(heights))
+    for (name, figure), column in zip(figures.items(), best, strict=False):
         lacking = figure["layout"].get("meta", {}).get("lacking", "")
-        columns[shorter].append((PICTURES[name], lacking))
-        heights[shorter] += figure["layout"]["height"] + HEAD_PIXELS
+        columns[column].append((PICTURES[name], lacking))
     return columns
 
 

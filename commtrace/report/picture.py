@@ -50,7 +50,7 @@ def check_format(path: Path) -> None:
             f"cannot draw {path.name}",
             found="no package kaleido",
             why=f"plotly needs it for {', '.join(DRAWN)}",
-            attempt="`pip install kaleido`, or .html, whose camera button saves a .png",
+            attempt="`pip install kaleido`, or .html, whose buttons save .svg and .png",
         )
 
 

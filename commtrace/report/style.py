@@ -20,65 +20,42 @@ _OF_THE_PAGE = {
 
 
 def style_sheet() -> str:
-    """Return all CSS of the page.
-
-    The system's theme applies unless the root sets `data-theme`.
-    """
+    """Return all CSS of the page of a run."""
     return "\n".join(
         [
-            *_of_both_themes(),
+            _page("page.css"),
             *(f".phase-{phase} {{ --own: var(--phase-{phase}); }}" for phase in LIGHT.phases),
             *(f".device-{part} {{ --own: var(--device-{part}); }}" for part in SORTS_OF_WORK),
-            source("page.css"),
         ]
     )
 
 
 def picture_style() -> str:
-    """Return all CSS of a picture's page; the script sets the theme."""
-    return "\n".join(
-        [
-            f":root {{ {_variables(_colours(LIGHT))} color-scheme: light; }}",
-            f":root[data-theme=dark] {{ {_variables(_colours(DARK))} color-scheme: dark; }}",
-            source("picture.css"),
-        ]
-    )
+    """Return all CSS of a picture's page."""
+    return _page("picture.css")
 
 
 def diff_style() -> str:
-    """Return all CSS of the page that compares runs; the script sets the theme."""
-    return _chosen_by_script("picture.css", "diff.css")
+    """Return all CSS of the page that compares runs."""
+    return _page("diff.css")
 
 
 def values_style() -> str:
-    """Return all CSS of the page that compares values; the script sets the theme."""
-    return _chosen_by_script("picture.css", "values.css")
-
-
-def _chosen_by_script(*sheets: str) -> str:
-    """Return style sheets with the colours of both themes; the script chooses the theme."""
-    light, dark = _variables(_colours(LIGHT)), _variables(_colours(DARK))
-    own = [
-        "".join(f" --{name}: {_OF_THE_PAGE[name][place]};" for name in ("good", "bad"))
-        + f" --grew: {theme.uses['exposed']}; --shrank: {theme.uses['overlapped']};"
-        + f" --unknown: {theme.uses['not known']};"
-        for place, theme in enumerate((LIGHT, DARK))
-    ]
-    return "\n".join(
-        [
-            f":root {{ {light} {own[0]} color-scheme: light; }}",
-            f":root[data-theme=dark] {{ {dark} {own[1]} color-scheme: dark; }}",
-            *map(source, sheets),
-        ]
-    )
+    """Return all CSS of the page that compares values."""
+    return _page("values.css")
 
 
 def live_style() -> str:
-    """Return all CSS of the page of a run that is watched.
+    """Return all CSS of the page of a run that is watched."""
+    return _page("live.css")
+
+
+def _page(own: str) -> str:
+    """Return the colours of both themes, the rules that all pages share, and those of a page.
 
     The system's theme applies unless the root sets `data-theme`.
     """
-    return "\n".join([*_of_both_themes(), source("picture.css"), source("live.css")])
+    return "\n".join([*_of_both_themes(), source("base.css"), source(own)])
 
 
 def _of_both_themes() -> list[str]:
@@ -111,6 +88,9 @@ def _colours(theme: Theme) -> dict[str, str]:
         "grid": theme.grid,
         "soft": theme.modules[0],
         "operator": theme.operator,
+        "grew": theme.uses["exposed"],
+        "shrank": theme.uses["overlapped"],
+        "unknown": theme.uses["not known"],
         **{f"kind-{kind}": colour for kind, colour in theme.kinds.items()},
         **{f"phase-{phase}": colour for phase, colour in theme.phases.items()},
         **{f"device-{part}": theme.device[part] for part in SORTS_OF_WORK},

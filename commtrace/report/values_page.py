@@ -133,11 +133,11 @@ def _facts(fault: Fault | None) -> list[tuple[str, str]]:
         return []
     wrong = fault.right
     excess = math.nan if not fault.tolerance else fault.distance / fault.tolerance
-    times = f", {excess:,.0f} times as much" if excess >= 2 else ""
+    of_norm = f"{fault.distance:.2g} of the norm, of which rounding explains {fault.tolerance:.2g}"
+    times = "" if math.isnan(excess) else f"{_times(excess)} what rounding explains: "
     facts = [
         ("where", f"step {wrong['step']}, {wrong['phase']}"),
-        ("distance", f"{fault.distance:.2g} of the norm{times}"),
-        ("rounding explains", f"{fault.tolerance:.2g}"),
+        ("distance", f"{times}{of_norm}"),
     ]
     if wrong["source_file"]:
         facts.append(("line", f"{wrong['source_file']}:{wrong['source_line']}"))
@@ -205,8 +205,7 @@ def _tensors(comparison: ValueComparison, found: Divergence) -> dict[str, Any]:
         "norm_left": _few_digits(shown["norm_left"]),
         "norm_right": _few_digits(shown["norm_right"]),
         "distance": [number(_distance(each)) for each in records],
-        "tolerance": [number(f"{each['tolerance']:.2g}") for each in records],
-        "excess": [number(excess_text(each["excess"])) for each in records],
+        "excess": [number(_excess(each)) for each in records],
         "verdict": [VERDICTS.index(_verdict(each)) for each in records],
     }
     return columns | {"texts": list(texts), "verdicts": list(VERDICTS)}
@@ -223,7 +222,21 @@ def _shown(pairs: pd.DataFrame, cell_of_pair: np.ndarray) -> list[int]:
 
 
 def _distance(pair: Mapping[Any, Any]) -> str:
-    return "not known" if math.isnan(pair["distance"]) else f"{pair['distance']:.2g}"
+    """Return the distance as a multiple of what rounding explains."""
+    if math.isnan(pair["excess"]):
+        return "not known"
+    return "nan or inf" if math.isinf(pair["excess"]) else _times(pair["excess"])
+
+
+def _times(excess: float) -> str:
+    """Format a multiple: `240,000 ×`, `1.5 ×`, `0.02 ×`."""
+    return f"{float(f'{excess:.2g}'):,.0f} ×" if excess >= 10 else f"{excess:.2g} ×"
+
+
+def _excess(pair: Mapping[Any, Any]) -> str:
+    """Return the distance and what rounding explains as parts of the norm."""
+    of_norm = f"{pair['distance']:.2g} of the norm; rounding explains {pair['tolerance']:.2g}"
+    return excess_text(pair["excess"]) if math.isnan(pair["distance"]) else of_norm
 
 
 def _verdict(pair: Mapping[Any, Any]) -> str:

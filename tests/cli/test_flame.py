@@ -108,5 +108,5 @@ def test_a_format_that_cannot_be_written_is_refused(
         "error: cannot draw picture.svg\n"
         "  found: no package kaleido\n"
         "  why: plotly needs it for .png, .svg, .pdf\n"
-        "  try: `pip install kaleido`, or .html, whose camera button saves a .png\n",
+        "  try: `pip install kaleido`, or .html, whose buttons save .svg and .png\n",
     )

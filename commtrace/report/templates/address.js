@@ -111,6 +111,7 @@ class Address {
     const section = document.getElementById(id);
     if (!section) return;
     section.scrollIntoView();
+    section.focus({ preventScroll: true }); // of the link that skips to the content
     if (!this.sections.includes(id)) return;
     this.settle();
     this.at = id;

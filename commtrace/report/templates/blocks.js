@@ -3,8 +3,6 @@
    each with its full path. */
 
 const BLOCKS_AT_ONCE = 10;
-const CHARACTER_PIXELS = 6.6;
-const LABEL_MARGIN_PIXELS = 8;
 const FADED = 0.22; // of the colour of a block that the search does not find
 
 class Blocks {
@@ -55,13 +53,11 @@ class Blocks {
   narrow() {
     const { flame } = this;
     const values = flame.values[flame.value];
-    const width = flame.place.clientWidth / (values[Number(flame.level)] || 1);
     const [trace] = flame.figure.data;
-    return flame.parents.map((_, id) => String(id)).filter((id) => {
-      const drawn = values[Number(id)] * width;
-      const wanted = CHARACTER_PIXELS * (trace.labels[Number(id)] || "").length + LABEL_MARGIN_PIXELS;
-      return id !== flame.level && drawn > 0 && drawn < wanted && flame.isInside(id, flame.level);
-    });
+    const names = fittingNames(trace.labels, values, values[Number(flame.level)], flame.place.clientWidth);
+    return flame.parents.map((_, id) => String(id)).filter((id) => (
+      id !== flame.level && values[Number(id)] > 0 && names[Number(id)] !== trace.labels[Number(id)] && flame.isInside(id, flame.level)
+    ));
   }
 
   draw(isEmpty) {

@@ -40,6 +40,10 @@ class Detail {
     const wasOpen = !this.panel.hidden;
     this.row = row;
     this.panel.hidden = row < 0;
+    if (wasOpen !== row >= 0) {
+      document.body.classList.toggle("reading", row >= 0);
+      window.dispatchEvent(new Event("resize")); // figures take the room that the panel leaves
+    }
     if (row < 0) {
       if (wasOpen && this.before && this.before.isConnected) this.before.focus({ preventScroll: true });
       return;
@@ -54,6 +58,16 @@ class Detail {
     this.panel.scrollTop = 0;
     if (!wasOpen) document.getElementById("detail-close").focus({ preventScroll: true });
     if (this.timeline) this.timeline.select(row);
+    this.uncover(row);
+  }
+
+  /** Scrolls what the panel was opened from, if the panel covers it. */
+  uncover(row) {
+    const top = this.panel.getBoundingClientRect().top;
+    if (top <= 0) return; // the panel is beside the page
+    const [first] = [this.before?.closest("tbody tr"), this.timeline?.place].filter((each) => each?.isConnected);
+    if (first === this.timeline?.place) this.timeline.bringAbove(row, top);
+    else first?.scrollIntoView({ block: "nearest" });
   }
 
   /** The call before or after on the same rank. */

@@ -3,6 +3,7 @@
 
 const FEW = 20;
 const LEAST_PART = 0.0005; // smaller changes would be displayed as +0.0 %
+const LEAST_COLOURED = 0.01; // smaller changes have no colour
 const NOT_KNOWN_TEXT = "not known: the runs know it for different parts of the calls";
 const MOST_APART = 4; // largest ratio of totals at which graphs on a common scale are readable
 
@@ -19,8 +20,8 @@ function changeText(before, after, unit) {
   return `${sign}${amount} (${part > 0 && !percent.startsWith("×") ? "+" : ""}${percent.replace("-", "−")})`;
 }
 
-function isSame(before, after) {
-  return Math.abs(after - before) <= LEAST_PART * Math.max(Math.abs(before), Math.abs(after));
+function isSame(before, after, part = LEAST_PART) {
+  return Math.abs(after - before) <= part * Math.max(Math.abs(before), Math.abs(after));
 }
 
 /** The largest change of a row by a measure, with its sign. */
@@ -52,8 +53,10 @@ function fill(table, head, rows, labels, columns, measure) {
       line.append(cell("td", formatted(value, { unit }), "value"));
       if (!place) return;
       const text = changeText(values[0], value, unit);
-      const mood = ["=", NOT_KNOWN].includes(text) ? "" : value > values[0] ? "worse" : "better";
-      line.append(cell("td", text, mood));
+      const isNoise = name === "blocked_ns" && Math.abs(value - values[0]) <= (state.data.noise[place] ?? 0);
+      const isClear = !["=", NOT_KNOWN].includes(text) && !isNoise && !isSame(values[0], value, LEAST_COLOURED);
+      const mood = !isClear ? "" : value > values[0] ? " worse" : " better";
+      line.append(cell("td", isNoise && text !== "=" ? `${text}, noise` : text, `change${mood}`));
     });
     return line;
   }));
@@ -85,7 +88,7 @@ function drawTotals() {
   const rows = totals.flatMap((row) => Object.entries(measures()).map(([name, { title }]) => (
     { ...row, name: title, measure: name }
   )));
-  fill(document.getElementById("totals"), "", rows, labels, () => [], "");
+  fill(document.getElementById("totals"), "measure", rows, labels, () => [], "");
 }
 
 function drawTable(name) {
@@ -107,7 +110,7 @@ function drawTable(name) {
   if (!changed.length) rest.append(`${title}: no difference in ${same} ${name}${same === 1 ? "" : "s"}.${others}`);
   else if (same || unknown) rest.append(`${same} the same.${others}`);
   if (shown.length < changed.length) {
-    const button = element("button", "", `Show all ${changed.length}`);
+    const button = element("button", "quiet small", `Show all ${changed.length}`);
     button.type = "button";
     button.addEventListener("click", () => {
       state.all.add(name);
@@ -124,7 +127,7 @@ function mostChanged(rows) {
   return rows.filter((row) => kept.has(row));
 }
 
-function drawFlame(place, widest) {
+async function drawFlame(place, widest) {
   const { flames, dark } = state.data;
   const { figure, values, baseline } = flames[place];
   const holder = document.getElementById(`flame-${place}`);
@@ -144,7 +147,22 @@ function drawFlame(place, widest) {
   }
   const themed = recoloured(drawn, state.theme === "dark" ? dark : {});
   if (trace) themed.data[0].textfont = { color: themed.data[0].marker.colors.map(readableOn) };
-  return Plotly.react(holder, themed.data, themed.layout, { ...CONFIG, modeBarButtons: [["toImage"]] });
+  if (trace) {
+    const width = holder.clientWidth * trace.domain.x[1];
+    themed.data[0].textinfo = "text";
+    themed.data[0].text = fittingNames(trace.labels, trace.values, trace.values[0], width);
+  }
+  const isFirst = !holder.data;
+  await Plotly.react(holder, themed.data, themed.layout, CONFIG);
+  if (!isFirst || !trace) return;
+  keepLabelBeside(holder);
+  // A block that is zoomed into has room for other names.
+  holder.on("plotly_icicleclick", ({ nextLevel }) => {
+    const at = Math.max(trace.ids.indexOf(String(nextLevel ?? trace.ids[0])), 0);
+    const { values } = state.data.flames[place];
+    const names = fittingNames(trace.labels, values[state.measure], values[state.measure][at], holder.clientWidth);
+    Plotly.restyle(holder, { text: [names] });
+  });
 }
 
 /** The values of a block in the baseline and in a run; null where they cover no or unequal parts of its calls. */
@@ -174,7 +192,7 @@ function hoverOf(trace, node, before, { was, value, isKnown }, unit) {
 
 function growthColour({ was, value, isKnown }) {
   const { grew, shrank, same } = state.data.growth;
-  if (!isKnown || isSame(was, value)) return same;
+  if (!isKnown || isSame(was, value, LEAST_COLOURED)) return same;
   return value > was ? grew : shrank;
 }
 

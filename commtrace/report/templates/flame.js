@@ -1,7 +1,6 @@
 "use strict";
 /* The flame graph: its measure, the block it is zoomed into, and navigation to every block. */
 
-const LEAST_LABELLED = 0.012; // the part of the picture's width that has room for a label
 const WHEEL_STEP = 60; // pixels of the wheel that lead one level in or out
 const WHEEL_PAUSE_MS = 180;
 const LABEL_CHARACTER_PIXELS = 8; // of a label's text, and of the room that it leaves beside it
@@ -162,17 +161,17 @@ class Flame {
     trace.values = values;
     trace.level = this.level;
     figure.layout.margin.t = this.level === WHOLE ? figure.layout.margin.b : 8 + trace.pathbar.thickness;
-    const least = LEAST_LABELLED * values[Number(this.level)];
     trace.textinfo = "text"; // plotly measures every label, so those that cannot fit are left out
-    trace.text = trace.labels.map((label, place) => (values[place] < least ? "" : label));
+    trace.text = fittingNames(trace.labels, values, values[Number(this.level)], this.place.clientWidth);
     const room = Math.floor(this.place.clientWidth / LABEL_CHARACTER_PIXELS);
     trace.hovertext = trace.hovertext.map((text) => wrappedPath(text, room));
     trace.marker.colors = this.blocks.faded(trace.marker.colors, figure.layout.paper_bgcolor);
     trace.textfont = { color: trace.marker.colors.map(readableOn) };
-    await Plotly.react(this.place, [trace], figure.layout, { ...CONFIG, displayModeBar: false });
+    await Plotly.react(this.place, [trace], figure.layout, CONFIG);
     this.describe();
     if (this.listening) return;
     this.listening = true;
+    keepLabelBeside(this.place);
     this.place.on("plotly_afterplot", () => this.describe());
     this.place.on("plotly_icicleclick", (event) => {
       this.zoomTo(String(event.nextLevel || WHOLE));
@@ -272,8 +271,11 @@ class Pattern {
     this.place = document.getElementById(`${name}-picture`);
   }
 
-  draw(colours) {
-    const { data, layout } = recoloured(this.figure, colours);
-    return Plotly.react(this.place, data, layout, { ...CONFIG, displayModeBar: false });
+  async draw(colours) {
+    const isFirst = !this.colours;
+    this.colours = colours;
+    const { data, layout } = forWidth(recoloured(this.figure, colours), this.place.clientWidth);
+    await drawWithLegend(this.place, data, layout, CONFIG);
+    if (isFirst) keepLabelBeside(this.place);
   }
 }

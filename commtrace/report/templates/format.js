@@ -22,6 +22,9 @@ const FORMATS = {
 };
 
 const NOT_KNOWN = "–";
+// Columns of names of this package, which are shown as words.
+const WORDED = ["reason", "cause", "action", "state", "what", "bound", "rule", "direction"];
+const NAME = /^[a-z]+(_[a-z]+)+$/;
 const UNPRINTABLE = /[^\P{C}\n\t]|[\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu;
 
 /** Escapes the control and bidirectional characters of a text, as commtrace.escaping does. */
@@ -37,7 +40,7 @@ function visible(text) {
 function formatted(value, column) {
   if (value === null || value === undefined || value === "") return NOT_KNOWN;
   if (typeof value === "boolean") return value ? "yes" : "no";
-  if (typeof value === "string") return visible(value);
+  if (typeof value === "string") return visible(WORDED.includes(column.name) && NAME.test(value) ? value.replaceAll("_", " ") : value);
   if (column.minus && value === -1) return column.minus;
   if (["id", "step", "rank", "seq", "source_line", "stream"].includes(column.name)) {
     return column.name === "step" && value < 0 ? "outside" : String(value);

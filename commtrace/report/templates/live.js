@@ -3,6 +3,14 @@
 
 const PERIOD_MS = 1000;
 const MANY_RANKS = 256;
+const MINUTE = 60; // states that the strip of the last minute has
+const MOST_ROWS = 128; // ranks that it has, those with the lowest numbers
+const LEAST_ROW_PIXELS = 3;
+// Colours of the states, by the variable that the squares have, too.
+const STATE_COLOURS = {
+  blocked: "kind-all_reduce", flying: "kind-reduce_scatter", free: "soft", hanging: "kind-all_gather", lost: "bad", ended: "surface",
+};
+const minute = [];
 const address = new URLSearchParams(window.location.search);
 const place = (id) => document.getElementById(id);
 
@@ -41,7 +49,7 @@ function table(id, headings, rows) {
 }
 
 function bar(share, className) {
-  const made = element("span", undefined, `bar ${className || ""}`);
+  const made = element("span", undefined, `bar-of ${className || ""}`);
   made.style.width = `${Math.max(0, Math.min(1, share)) * 100}%`;
   return made;
 }
@@ -77,6 +85,24 @@ function drawCells(cells) {
     if (cell.className !== className) cell.className = className;
     cell.dataset.text = `rank ${rank}: ${text}`;
   });
+}
+
+/** Draws what each rank was in at each refresh of the last minute; the newest is on the right. */
+function drawMinute(cells) {
+  minute.push(cells.slice(0, MOST_ROWS).map(([, state]) => state));
+  minute.splice(0, minute.length - MINUTE);
+  const canvas = place("minute");
+  const height = Math.max(LEAST_ROW_PIXELS, Math.min(9, Math.floor(240 / Math.max(cells.length, 1))));
+  [canvas.width, canvas.height] = [MINUTE, Math.max(minute.at(-1).length, 1) * height];
+  canvas.style.height = `${canvas.height}px`;
+  canvas.hidden = !cells.length;
+  const context = canvas.getContext("2d");
+  const style = getComputedStyle(document.documentElement);
+  const colours = Object.fromEntries(Object.entries(STATE_COLOURS).map(([state, name]) => [state, style.getPropertyValue(`--${name}`).trim()]));
+  minute.forEach((states, second) => states.forEach((state, row) => {
+    context.fillStyle = colours[state] || colours.free;
+    context.fillRect(MINUTE - minute.length + second, row * height, 1, height - 1);
+  }));
 }
 
 function problem(each) {
@@ -116,12 +142,16 @@ function show(state) {
   place("at").textContent = state.is_over ? `${state.at}, the run is over` : state.at;
   place("at").className = "";
   replace("numbers", state.numbers.map(([name, value, more]) => {
-    const box = element("div");
-    box.append(element("span", name), element("b", value), element("span", more));
+    const box = element("div", undefined, "tile");
+    box.append(element("h2", name), element("p", value, "value"), element("p", more, "note"));
     return box;
   }));
+  const [verdict, mood] = state.verdict;
+  place("verdict").textContent = verdict;
+  place("verdict").className = `part ${mood}`;
   drawTrend(state.durations);
-  replace("problems", state.problems.map(problem));
+  // The first fault is the verdict.
+  replace("problems", state.problems.filter(({ text }) => !verdict.endsWith(text)).map(problem));
   replace("notes", state.notes.map((text) => element("p", text, "lacks")));
   place("groups-section").hidden = !state.groups.length;
   table("groups", [["Group"], ["In flight"], ["Arrived", true], ["Missing"], ["For", true]],
@@ -130,6 +160,7 @@ function show(state) {
       [each.missing, each.is_missing ? "bad" : "dim"], [each.for],
     ]));
   drawCells(state.cells);
+  drawMinute(state.cells);
   table("ranks",
     [["Rank"], ["Now"], ["For", true], ["Step", true], ["Blocked", true], ["At"]],
     state.ranks.map((each) => [

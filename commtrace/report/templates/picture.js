@@ -1,19 +1,6 @@
 "use strict";
 /* A single figure that fills the page, in the theme's colours, with a switch between measures. */
 
-const LEGEND_ROW_PIXELS = 28; // as in commtrace.figures.theme
-const MOST_LEGEND_PIXELS = 1000;
-
-/** A layout with space for a legend with more rows than its margin has; undefined if it fits. */
-function withRoomForLegend(place, layout) {
-  const drawn = place.querySelector(".legend .bg");
-  const side = layout.legend && layout.legend.yanchor === "top" ? "b" : "t";
-  const extra = drawn ? Math.ceil(drawn.getBoundingClientRect().height) - LEGEND_ROW_PIXELS : 0;
-  if (extra <= 0) return undefined;
-  const margin = { ...layout.margin, [side]: layout.margin[side] + extra };
-  return { ...layout, margin, height: layout.height + extra };
-}
-
 async function start() {
   const data = await unpacked("packed-data").json();
   const script = document.createElement("script");
@@ -26,6 +13,7 @@ async function start() {
   let theme = system.matches ? "dark" : "light";
   let measure = data.chosen;
   let drawnWidth = 0;
+  let level = data.figure.data[0]?.level ?? "0";
 
   const draw = async () => {
     root.dataset.theme = theme;
@@ -37,14 +25,14 @@ async function start() {
     }
     drawnWidth = place.clientWidth;
     const layout = { ...figure.layout, width: drawnWidth };
-    const hasAxes = trace && trace.type !== "icicle";
+    if (trace && trace.type === "icicle") {
+      trace.textinfo = "text";
+      trace.text = fittingNames(trace.labels, trace.values, trace.values[Number(level)], drawnWidth);
+      trace.level = level;
+    }
     // plotly's own resizing ignores the height of the legend's rows.
     const config = { ...CONFIG, responsive: false };
-    if (!hasAxes) config.modeBarButtons = [["toImage"]];
-    if (layout.legend) layout.legend.maxheight = MOST_LEGEND_PIXELS;
-    await Plotly.react(place, figure.data, layout, config);
-    const wider = withRoomForLegend(place, layout);
-    if (wider) await Plotly.react(place, figure.data, wider, config);
+    await drawWithLegend(place, figure.data, layout, config);
   };
   document.getElementById("theme").addEventListener("click", () => {
     theme = theme === "dark" ? "light" : "dark";
@@ -67,6 +55,18 @@ async function start() {
     });
   }
   await draw();
+  keepLabelBeside(place);
+  place.on("plotly_icicleclick", ({ nextLevel }) => {
+    level = String(nextLevel ?? "0");
+    draw();
+    return false; // names are fitted to the blocks that are then drawn
+  });
+  for (const format of ["svg", "png"]) {
+    document.getElementById(`save-${format}`).addEventListener("click", () => {
+      const { clientWidth: width, clientHeight: height } = place;
+      Plotly.downloadImage(place, { format, width, height, filename: document.title.split(" ")[0] });
+    });
+  }
   // The observer reports once at the start, which covers a resize while the figure was drawn.
   new ResizeObserver(() => {
     if (place.clientWidth !== drawnWidth) draw();

@@ -4,6 +4,13 @@
 const ROWS_AT_ONCE = 100;
 const FOLD_ABOVE = 60;
 const SORTED_AT_ONCE = 50_000;
+const NARROW_WINDOW = window.matchMedia("(max-width: 640px)");
+const MOST_NARROW = 3; // columns that a narrow window has room for
+// Columns that matter most, the first of them first, besides the one that names the row.
+const FIRST_COLUMNS = [
+  "share_of_steps", "share", "saved_ns", "delay_ns", "could_hide_ns", "wait_ns", "exposed_ns", "blocked_ns", "duration_ns",
+  "skew_ns", "median_slack_ns", "wire_bytes", "busbw_after_arrival_bytes_per_s", "num_calls",
+];
 
 /** A table of the page's data with `value(row, name)` for its cells. */
 class Rows {
@@ -84,6 +91,7 @@ class TableView {
     this.limit = ROWS_AT_ONCE;
     this.folded = new Set();
     if (this.isTree) this.plant();
+    NARROW_WINDOW.addEventListener("change", () => { if (place.contains(this.table)) this.render(); });
   }
 
   /** For a tree: each row's parent and children. Each node precedes its children. */
@@ -188,12 +196,22 @@ class TableView {
   render() {
     const visible = this.visible();
     const rows = Array.from(visible.slice(0, this.limit));
-    const table = element("table", "", this.head(), this.body(rows));
-    this.place.replaceChildren(table, ...this.below(this.numFound));
+    this.table = element("table", "", this.head(), this.body(rows));
+    this.place.replaceChildren(this.table, ...this.below(this.numFound));
+  }
+
+  /** The columns that are shown: on a narrow window, those that matter most, until all are asked for. */
+  columns() {
+    const { shown } = this.rows;
+    this.isCut = NARROW_WINDOW.matches && !this.isWide && shown.length > MOST_NARROW;
+    if (!this.isCut) return shown;
+    const first = FIRST_COLUMNS.filter((name) => shown.slice(1).includes(name));
+    const kept = new Set([...first, ...shown.slice(1)].slice(0, MOST_NARROW - 1).concat(shown[0]));
+    return shown.filter((name) => kept.has(name));
   }
 
   head() {
-    const cells = this.rows.shown.map((name) => {
+    const cells = this.columns().map((name) => {
       const column = this.rows.byName.get(name);
       const button = element("button", "", column.title);
       button.type = "button";
@@ -219,7 +237,7 @@ class TableView {
 
   line(row) {
     const line = element("tr", this.onRow ? "open" : "");
-    for (const name of this.rows.shown) line.append(this.cell(row, name));
+    for (const name of this.columns()) line.append(this.cell(row, name));
     if (this.onRow) {
       line.tabIndex = -1; // one of them is reached by Tab, the others from there
       line.addEventListener("click", () => this.onRow(row));
@@ -294,6 +312,15 @@ class TableView {
 
   below(found) {
     const lines = [];
+    if (this.isCut) {
+      const all = element("button", "quiet small", `All ${this.rows.shown.length} columns`);
+      all.type = "button";
+      all.addEventListener("click", () => {
+        this.isWide = true;
+        this.render();
+      });
+      lines.push(element("div", "more", all));
+    }
     if (!found) {
       const missing = this.rows.notices.join(" ") || "The trace has no data for this table.";
       const text = this.words.length ? "No row contains all of these words." : missing;

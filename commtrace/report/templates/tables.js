@@ -2,25 +2,30 @@
 /* The tables of the page: one is shown at a time, with its search. */
 
 const FIRST_TABLE = "by_kind";
+const LEAST_BEYOND = 12; // pixels of a table beyond the window that are worth a word
 
 class Tables {
   constructor(data, onRow, onChange) {
     Object.assign(this, { data, onRow, onChange, views: new Map() });
     this.search = document.getElementById("search");
     this.tabs = document.getElementById("tabs");
-    let topic = "";
+    let [topic, row] = ["", null];
     for (const table of data.tables) {
-      if (table.is_left_out) continue;
-      if (table.name === "by_region" && !table.data.region.strings.some(Boolean)) continue;
+      if (table.is_left_out || this.isEmpty(table)) continue;
       if (table.topic !== topic) {
         topic = table.topic;
-        const head = element("span", "topic", topic);
-        head.setAttribute("role", "presentation");
-        this.tabs.append(head);
+        row = element("div", "row", element("span", "topic", topic));
+        row.setAttribute("role", "presentation");
+        row.firstChild.setAttribute("role", "presentation");
+        this.tabs.append(row);
       }
-      this.tabs.append(this.tab(table));
+      row.append(this.tab(table));
       if (table.name !== "calls") this.add(table.name, new Rows(table));
     }
+    this.nameEmpty(data.tables.filter((table) => !table.is_left_out && this.isEmpty(table)));
+    const place = document.getElementById("table");
+    place.addEventListener("scroll", () => this.tellMore(), { passive: true });
+    new ResizeObserver(() => this.tellMore()).observe(place);
     this.search.addEventListener("input", () => {
       this.view.search(this.search.value);
       this.onChange("search");
@@ -28,6 +33,26 @@ class Tables {
     document.getElementById("csv").addEventListener("click", () => saveTable(this.view));
     this.tabs.addEventListener("keydown", (event) => this.move(event));
     this.show(FIRST_TABLE);
+  }
+
+  isEmpty(table) {
+    if ([FIRST_TABLE, "calls"].includes(table.name)) return false;
+    return !table.num_rows || (table.name === "by_region" && !table.data.region.strings.some(Boolean));
+  }
+
+  /** Lists the tables that have no rows, and what the trace lacks for them. */
+  nameEmpty(tables) {
+    const list = document.getElementById("empty-tables");
+    list.hidden = !tables.length;
+    list.firstElementChild.textContent = `${tables.length} table${tables.length === 1 ? " has" : "s have"} no rows in this run`;
+    list.lastElementChild.append(...tables.map(({ title, question, notices }) => (
+      element("div", "", element("dt", "", title), element("dd", "", notices.join(" ") || question)))));
+  }
+
+  /** Says that the table goes on to the right, while it does. */
+  tellMore() {
+    const { scrollWidth, clientWidth, scrollLeft } = document.getElementById("table");
+    document.getElementById("table-more").hidden = scrollLeft + clientWidth >= scrollWidth - LEAST_BEYOND;
   }
 
   tab(table) {
@@ -68,6 +93,7 @@ class Tables {
     this.search.placeholder = shown === "calls" ? "Search, or rank:3 step:7" : "Search this table";
     this.view.search(this.search.value);
     document.getElementById("tables").dataset.shown = shown;
+    this.tellMore();
   }
 
   /** Updates the filtered calls, if their table is shown. */

@@ -6,6 +6,7 @@ const MS = 1e6;
 const REDRAW_AFTER_MS = 60;
 const EDGE = 0.02; // margin around a shown time range, as a fraction of it
 const LEAST_MS = 1e-5;
+const TICK_PIXELS = 96; // between two ticks, at least
 
 class Timeline {
   constructor(data, calls, known, onCall, onChange) {
@@ -129,6 +130,14 @@ class Timeline {
     window.scrollBy({ top: Math.max(section, ofRow) });
   }
 
+  /** Scrolls up if the rank of a call is in view, but below a line of the window. */
+  bringAbove(row, line) {
+    const { top, bottom, height } = this.place.getBoundingClientRect();
+    const place = this.data.ranks.indexOf(this.calls.own.rank[row]);
+    const below = top + (height * (place + 2)) / (this.data.ranks.length + 2);
+    if (top < window.innerHeight && bottom > 0 && below > line) window.scrollBy({ top: below - line });
+  }
+
   unmark() {
     this.setMarked([]);
   }
@@ -193,9 +202,28 @@ class Timeline {
     return kinds;
   }
 
+  /** The ticks of the view: in a step, of the time since it began; else, since the run began. */
+  ticks() {
+    const [first, last] = this.range;
+    const inStep = this.box.one >= 0 && this.steps[this.box.one];
+    const origin = inStep ? inStep.start : 0;
+    const most = Math.max((this.place.clientWidth - this.data.layout.margin.l) / TICK_PIXELS, 2);
+    const power = 10 ** Math.floor(Math.log10((last - first) / most));
+    const every = power * [1, 2, 5, 10].find((part) => part * power >= (last - first) / most);
+    const begin = Math.ceil((first - origin) / every);
+    const number = Math.floor((last - origin) / every) - begin + 1;
+    const times = Array.from({ length: Math.max(number, 0) }, (_, place) => (begin + place) * every);
+    const [unit, size] = every >= 1000 ? ["s", 1000] : ["ms", 1];
+    const text = (time) => {
+      const sign = time < 0 ? "−" : inStep && time > 0 ? "+" : "";
+      return `${sign}${(Math.abs(time) / size).toLocaleString("en", { maximumFractionDigits: 6 })} ${unit}`;
+    };
+    return { tickmode: "array", tickvals: times.map((time) => origin + time), ticktext: times.map(text) };
+  }
+
   layout() {
     const layout = recoloured(this.data.layout, this.colours);
-    layout.xaxis = { ...layout.xaxis, range: [...this.range], autorange: false };
+    layout.xaxis = { ...layout.xaxis, range: [...this.range], autorange: false, ...this.ticks() };
     layout.images = [];
     return layout;
   }
@@ -262,6 +290,7 @@ class Timeline {
   listen() {
     if (this.listening) return;
     this.listening = true;
+    keepLabelBeside(this.place);
     this.place.on("plotly_click", (event) => {
       const { customdata: row, data } = event.points[0];
       if (typeof row !== "number") return;

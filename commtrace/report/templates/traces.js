@@ -2,6 +2,7 @@
 /* The traces that plotly draws of the timeline: phases, steps, calls or their shares, kernels, and marks. */
 
 const MAX_PHASES = 3000;
+const KIND_LETTER_PIXELS = 6;
 
 class Traces {
   constructor(timeline) {
@@ -116,6 +117,7 @@ class Traces {
         }
         traces.push(this.bars(found, {
           name: plain(kind),
+          ...(part === TRANSFER ? this.names(found, kind, color) : {}),
           hovertext: found.map((mark) => callText(this.timeline.calls, mark.row)),
           customdata: found.map((mark) => mark.row),
           marker,
@@ -124,6 +126,17 @@ class Traces {
       }
     }
     return traces;
+  }
+
+  /** The kind as text in bars that are wide enough, so that kinds are told apart without colours. */
+  names(marks, kind, color) {
+    const [first, last] = this.timeline.range;
+    const perNs = this.timeline.place.clientWidth / ((last - first) * MS);
+    const wanted = KIND_LETTER_PIXELS * kind.length + BESIDE_NAME;
+    const text = marks.map((mark) => ((mark.end - mark.start) * perNs >= wanted ? plain(kind) : ""));
+    if (!text.some(Boolean)) return {};
+    const textfont = { size: 10, color: readableOn(color) };
+    return { text, textposition: "inside", insidetextanchor: "middle", textangle: 0, textfont };
   }
 
   /** For too many calls to draw one by one: an image of shares, with labels. */

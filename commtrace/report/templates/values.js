@@ -4,9 +4,10 @@
 const FEW = 60;
 const LABEL_PIXELS = 250; // names of modules beside the map
 const COLUMN_PIXELS = 44;
+const MAP_MARGIN = 14; // of the card around the map
 const WRONG_ONES = "wrong";
 const HEADINGS = [
-  ["step", "number"], ["tensor", ""], ["verdict", ""], ["distance", "number"], ["tolerance", "number"],
+  ["step", "number"], ["tensor", ""], ["verdict", ""], ["distance", "number"], // as a multiple of what rounding explains
   ["first run", ""], ["norm", "number"], ["second run", ""], ["norm", "number"],
 ];
 const CLASSES = { wrong: "wrong", "wrong if replicas": "wrong", "not comparable": "dim" };
@@ -49,7 +50,7 @@ function drawTensors() {
   rest.replaceChildren();
   if (!places.length) rest.append(row === null ? "No tensor is wrong. Choose a module to see its tensors." : "No pairs.");
   if (shown.length < places.length) {
-    const button = element("button", "", `Show all ${places.length.toLocaleString("en")}`);
+    const button = element("button", "quiet small", `Show all ${places.length.toLocaleString("en")}`);
     button.type = "button";
     button.addEventListener("click", () => {
       state.all = true;
@@ -71,7 +72,6 @@ function lineOf(place) {
     element("td", "name", text("name")),
     element("td", CLASSES[verdict] || "", verdict),
     element("td", "number", text("distance")),
-    element("td", "number", text("tolerance")),
     element("td", "", text("left")),
     element("td", "number", norm("norm_left")),
     element("td", "", text("right")),
@@ -94,19 +94,19 @@ async function draw() {
   document.documentElement.dataset.theme = state.theme;
   const colours = state.theme === "dark" ? data.dark : {};
   const map = document.getElementById("map");
-  const room = map.closest("main").clientWidth;
+  const room = document.getElementById("line").clientWidth;
   const wanted = LABEL_PIXELS + COLUMN_PIXELS * data.map.layout.meta.num_columns;
   const width = Math.min(Math.max(wanted, 430), room);
-  map.parentElement.style.width = `${width}px`; // so that tensors fit beside it
+  map.parentElement.style.width = `${width + MAP_MARGIN}px`; // so that tensors fit beside it
   for (const [place, figure, size] of [[map, data.map, width], [document.getElementById("line"), data.line, room]]) {
     const drawn = recoloured(figure, colours);
-    const config = { ...CONFIG, responsive: false, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]] };
-    await Plotly.react(place, drawn.data, { ...drawn.layout, width: size }, config);
+    await Plotly.react(place, drawn.data, { ...drawn.layout, width: size }, { ...CONFIG, responsive: false });
   }
 }
 
 function listen() {
   const { data } = state;
+  for (const id of ["map", "line"]) keepLabelBeside(document.getElementById(id));
   document.getElementById("map").on("plotly_click", ({ points: [point] }) => {
     const [row, column] = data.cells[point.customdata] || [];
     if (row !== undefined) choose(row, column);

@@ -84,15 +84,26 @@ def test_a_bar_far_above_the_others_is_truncated_and_labelled() -> None:
     figure = steps(table)
     assert list(figure.layout.yaxis.range) == [0, pytest.approx(0.0125)]
     (note,) = figure.layout.annotations
-    assert (note.text, note.x) == ("↑ 900 ms", 0)
+    assert (note.text, note.x) == ("↑ warm-up 900 ms", 0)
     assert not steps(TABLE).layout.annotations
+
+
+def test_a_long_first_step_is_drawn_as_warm_up() -> None:
+    usual = [(step, 0, 10, 1, 0) for step in range(1, 5)]
+    first, *others = steps(table_of((0, 0, 30, 1, 0), *usual)).data[0].marker.opacity
+    assert first < 1
+    assert set(others) == {1}
+    assert steps(table_of((0, 0, 12, 1, 0), *usual)).data[0].marker.opacity is None
+    later = [(step + 10, *rest) for step, *rest in usual]
+    assert steps(table_of((10, 0, 30, 1, 0), *later)).data[0].marker.opacity is None
 
 
 def test_heights_cover_neither_the_labels_of_the_axis_nor_each_other() -> None:
     lasts = [3590, 3000, *[10] * 57, 900]
     figure = steps(table_of(*((step, 0, each, 1, 0) for step, each in enumerate(lasts))))
     first, second, last = figure.layout.annotations
-    assert [note.text for note in (first, second, last)] == ["↑ 3.59 s", "↑ 3 s", "↑ 900 ms"]
+    texts = [note.text for note in (first, second, last)]
+    assert texts == ["↑ warm-up 3.59 s", "↑ 3 s", "↑ 900 ms"]
     assert (first.xanchor, last.xanchor) == ("left", "right")
     assert first.yshift == last.yshift == 0
     assert second.yshift < -10

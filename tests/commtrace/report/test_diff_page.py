@@ -73,7 +73,7 @@ def test_tables_have_the_baseline_first_and_what_grew_most_on_top(
     assert rows_of(page, "by-line") == [
         ["train.py:42\nin forward", "10", "15", "+5 (+50.0 %)", "10", "="]
     ]
-    assert page.locator("#rest-module").inner_text() == "12 the same."
+    assert page.locator("#rest-module").inner_text() == "6 the same."
     assert errors == []
 
 

@@ -75,14 +75,48 @@ def open_live(browser: Browser, served: Served) -> Iterator[Any]:
 def test_the_page_says_who_is_missing(open_live: Any) -> None:
     page = open_live()
     text = page.inner_text("main")
-    assert "hang for 50.0 s" in text
-    assert "Rank 5 made no further call; others wait at train.py:" in text
+    verdict = page.inner_text("#verdict.bad")
+    assert verdict.startswith("Hang for 50.0 s: Rank 5 made no further call; others wait at")
+    assert text.count("made no further call") == 1
     assert page.inner_text("#groups tbody").split("\t") == [
         "0", "all_reduce 40", "11 of 12", "rank 5", "50.0 s",
     ]  # fmt: skip
     assert page.locator("#cells .cell").count() == 12
     assert page.locator("#cells .hanging").count() == 11
     assert page.locator("#trend rect").count() == 40
+
+
+def test_the_strip_has_a_column_for_each_state_of_the_last_minute(
+    open_live: Any, served: Served, run: Run
+) -> None:
+    page = open_live()
+    assert page.evaluate("minute.at(-1)[5]") == "free"
+    before = page.evaluate("minute.length")
+    run.ranks[5].issue()
+    run.flush()
+    served.update(live_state(run.observer().refresh()))
+    page.locator("#groups td.bad").wait_for(state="detached", timeout=10_000)
+    assert page.evaluate("minute.length") > before
+    assert page.evaluate("minute.at(-1)[5]") != "free"
+    canvas = page.locator("#minute")
+    assert [canvas.get_attribute(name) for name in ("width", "height")] == ["60", f"{12 * 9}"]
+
+
+def test_a_run_without_problems_says_so_first(browser: Browser, tmp_path: Path) -> None:
+    context = browser.new_context()
+    try:
+        with Run(tmp_path / "RUN.comm") as run:
+            for rank in run.start_all(2):
+                rank.end(rank.issue())
+            run.flush()
+            page = context.new_page()
+            with serving(render_live_page(run.folder), 0) as served:
+                served.update(live_state(run.observer().refresh()))
+                page.goto(served.url)
+                page.locator("#verdict.good").wait_for(timeout=10_000)
+                assert page.inner_text("#verdict") == "The run makes progress; no problem was found"
+    finally:
+        context.close()
 
 
 def test_a_square_tells_its_rank(open_live: Any) -> None:

@@ -62,7 +62,7 @@ def test_the_tables_of_pipelines_are_on_the_page(page: Page) -> None:
     page.click("#tab-bubbles")
     page.wait_for_selector("#table tbody tr td:nth-child(4)")
     causes = page.locator("#table tbody tr td:nth-child(4)").all_inner_texts()
-    assert {"imbalance", "warm_up", "drain"} == set(causes)
+    assert {"imbalance", "warm up", "drain"} == set(causes)
     page.click("#tab-pipeline_stages")
     assert page.locator("#table tbody tr").count() == 4
 
