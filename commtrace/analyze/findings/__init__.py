@@ -14,6 +14,8 @@ from typing import Any
 
 import pandas as pd
 
+from commtrace.analyze.findings.apart import SUMS_APART
+from commtrace.analyze.findings.dependent import DEPENDENT_COMMUNICATION
 from commtrace.analyze.findings.each_step import (
     OBJECT_COLLECTIVES,
     REDUCE_THEN_BROADCAST,
@@ -30,6 +32,8 @@ from commtrace.analyze.findings.grouping import by_missing_data, likeness, unite
 from commtrace.analyze.findings.hang import HANG
 from commtrace.analyze.findings.imbalance import IMBALANCE
 from commtrace.analyze.findings.late_in_turn import LOAD_IMBALANCE
+from commtrace.analyze.findings.logits import GATHERED_LOGITS
+from commtrace.analyze.findings.metrics import METRICS_EACH_STEP
 from commtrace.analyze.findings.overlap_lost import OVERLAP
 from commtrace.analyze.findings.pipelines import PIPELINE_BUBBLES
 from commtrace.analyze.findings.receives import SERIAL_RECEIVES
@@ -97,6 +101,10 @@ RULES: tuple[Rule, ...] = (
         REDUNDANT_BARRIER,
         UNCHANGED_BROADCAST,
         REDUCE_THEN_BROADCAST,
+        METRICS_EACH_STEP,
+        GATHERED_LOGITS,
+        DEPENDENT_COMMUNICATION,
+        SUMS_APART,
     ),
 )
 

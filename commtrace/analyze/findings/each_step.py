@@ -58,7 +58,7 @@ def _of_objects(frames: Frames) -> Selected:
     comm = frames.comm
     return {
         key: calls_in(frames, rows, cost_bytes=0.0)
-        for key, rows in _by_line(frames, comm[comm["carries"] == "objects"])
+        for key, rows in by_line(frames, comm[comm["carries"] == "objects"])
     }
 
 
@@ -88,7 +88,7 @@ def _barriers(frames: Frames) -> Selected:
         & (following["group"] == comm["group"].astype(object))
     )
     redundant = frames.comm.loc[comm.index[is_redundant]]
-    return {key: calls_in(frames, rows) for key, rows in _by_line(frames, redundant)}
+    return {key: calls_in(frames, rows) for key, rows in by_line(frames, redundant)}
 
 
 def unchanged_broadcast(frames: Frames) -> list[Finding]:
@@ -111,7 +111,7 @@ def _unchanged(frames: Frames) -> Selected:
     if not census(frames.whole).kinds["broadcast"]:
         return {}
     rows = frames.comm[_is_unchanged(frames)]
-    return {key: calls_in(frames, each) for key, each in _by_line(frames, rows)}
+    return {key: calls_in(frames, each) for key, each in by_line(frames, rows)}
 
 
 @of_each_call
@@ -200,13 +200,13 @@ def _reduced_to_root(frames: Frames) -> Selected:
     pairs = pairs[(pairs["id_before"] < pairs["id"]) & (is_used | ~is_root)].set_index("row")
     found: Selected = {}
     rows = frames.comm.loc[pairs.index.sort_values()]
-    for key, each in _by_line(frames, rows):
+    for key, each in by_line(frames, rows):
         for is_own, own in each.groupby(each["rank"] == each["root"]):
             found[(*key, bool(is_own))] = calls_in(frames, own, cost_bytes=0.0)
     return found
 
 
-def _by_line(frames: Frames, rows: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
+def by_line(frames: Frames, rows: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
     """Yield the calls of each line that makes some in most steps of a rank."""
     rows = rows[rows["step"] >= 0]
     num_steps = frames.steps.groupby("rank")["step"].nunique()

@@ -32,6 +32,7 @@ from tests.commtrace.analyze.each_step_rows import (
     reduced_to_root,
     shifted,
 )
+from tests.commtrace.analyze.metric_rows import collected
 from tests.commtrace.analyze.pipelines.programs import piped_trace
 from tests.commtrace.analyze.routed import routed_trace
 from tests.commtrace.analyze.rows import (
@@ -111,6 +112,7 @@ TRACES: dict[str, Trace] = {
     "receives": received(late=1),
     "reduced to a root": reduced_to_root(),
     "ring": shifted(),
+    "metrics": collected(),
     "stalled": late_trace(stalled_once),
     "in turn": late_trace(late_in_turn),
     "in turn, with cores": late_trace(late_in_turn, cores=True),

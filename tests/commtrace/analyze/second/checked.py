@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from tests.commtrace.analyze.by_hand import EVERYONE, TRANSFERS
-from tests.commtrace.analyze.second import each_step
+from tests.commtrace.analyze.second import by_operators, each_step
 from tests.commtrace.analyze.second.fingerprinted import replicas
 from tests.commtrace.analyze.second.late import reasons
 from tests.commtrace.analyze.second.lost import losses
@@ -723,6 +723,10 @@ def _serial_sends(run: Run) -> list[Found]:
     return [(calls, 0.0, "") for calls in each_step.serial_sends(run)]
 
 
+def _metrics_each_step(run: Run) -> list[Found]:
+    return [(calls, _wire(run, calls), "") for calls in by_operators.metrics(run)]
+
+
 RULES: dict[str, Callable[[Run], list[Found]]] = {
     "repeated_all_gather": _repeated_all_gather,
     "ping_pong": _ping_pong,
@@ -747,4 +751,5 @@ RULES: dict[str, Callable[[Run], list[Found]]] = {
     "reduce_then_broadcast": _reduce_then_broadcast,
     "serial_receives": _serial_receives,
     "serial_sends": _serial_sends,
+    "metrics_each_step": _metrics_each_step,
 }

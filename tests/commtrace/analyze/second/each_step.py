@@ -8,7 +8,7 @@ from tests.commtrace.analyze.by_hand import EVERYONE
 from tests.commtrace.analyze.second.run import Run
 
 
-def _most_steps(run: Run, calls: list[Any]) -> list[list[Any]]:
+def most_steps(run: Run, calls: list[Any]) -> list[list[Any]]:
     """Lists of calls, each of a single line, of the ranks on which most steps have some."""
     found: dict[Any, list[Any]] = {}
     for call in calls:
@@ -26,7 +26,7 @@ def _most_steps(run: Run, calls: list[Any]) -> list[list[Any]]:
 
 
 def carried_objects(run: Run) -> list[list[Any]]:
-    return _most_steps(run, [call for call in run.comm if call.carries == "objects"])
+    return most_steps(run, [call for call in run.comm if call.carries == "objects"])
 
 
 def barriers(run: Run) -> list[list[Any]]:
@@ -41,7 +41,7 @@ def barriers(run: Run) -> list[list[Any]]:
         is_awaited = any(each.kind in EVERYONE and each.group == call.group for each in after)
         if call.kind == "barrier" and is_awaited:
             found.append(call)
-    return _most_steps(run, found)
+    return most_steps(run, found)
 
 
 def broadcasts(run: Run) -> list[list[Any]]:
@@ -67,7 +67,7 @@ def broadcasts(run: Run) -> list[list[Any]]:
         if len(before[call.group, number]) == len(run.members(call.group))
         and len(set(before[call.group, number])) == 1
     ]
-    return _most_steps(run, unchanged)
+    return most_steps(run, unchanged)
 
 
 def serial_receives(run: Run) -> list[list[Any]]:
@@ -175,7 +175,7 @@ def reduced_to_root(run: Run) -> list[list[tuple[Any, Any]]]:
             is_used = 0 <= reduce.result_used_ns <= call.issue_ns
             if reduce.id < call.id and (is_used or call.rank != call.root):
                 before[call.rank, call.id] = reduce
-    lines = _most_steps(run, [call for call in large if (call.rank, call.id) in before])
+    lines = most_steps(run, [call for call in large if (call.rank, call.id) in before])
     return [
         [(call, before[call.rank, call.id]) for call in calls]
         for calls in lines
