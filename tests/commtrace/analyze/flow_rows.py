@@ -51,7 +51,7 @@ def flowing(
     *,
     num_detailed: int = 2,
 ) -> Trace:
-    """Return a run of two ranks in which two sums are reduced apart, and logits gathered for a loss.
+    """Return a run of two ranks that reduce two sums apart, and gather logits for a loss.
 
     Args:
         operators: Columns of some operators that are others.

@@ -32,6 +32,7 @@ from tests.commtrace.analyze.each_step_rows import (
     reduced_to_root,
     shifted,
 )
+from tests.commtrace.analyze.flow_rows import flowing
 from tests.commtrace.analyze.metric_rows import collected
 from tests.commtrace.analyze.pipelines.programs import piped_trace
 from tests.commtrace.analyze.routed import routed_trace
@@ -113,6 +114,7 @@ TRACES: dict[str, Trace] = {
     "reduced to a root": reduced_to_root(),
     "ring": shifted(),
     "metrics": collected(),
+    "flow": flowing(calls={"logits": {"at": 2.52, "until": 4.09, "ready": 2.51}}),
     "stalled": late_trace(stalled_once),
     "in turn": late_trace(late_in_turn),
     "in turn, with cores": late_trace(late_in_turn, cores=True),

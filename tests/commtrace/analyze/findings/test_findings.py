@@ -484,7 +484,8 @@ def test_of_two_ranks_one_is_the_last_by_chance(num_last: int, is_found: bool) -
                 "small_messages", "overlap_lost", "serial_receives", "serial_sends",
                 "object_collectives",
                 "redundant_barrier", "unchanged_broadcast", "shared_cores",
-                "reduce_then_broadcast", "metrics_each_step",
+                "reduce_then_broadcast", "metrics_each_step", "gathered_logits", "sums_apart",
+                "dependent_communication",
             },
         ),
     ],
@@ -582,7 +583,7 @@ def test_flags_and_gradients_are_not_taken_for_one_lot_of_small_messages() -> No
             {
                 "repeated_reduction", "stall", "small_messages", "repeated_all_gather",
                 "object_collectives", "redundant_barrier", "unchanged_broadcast",
-                "reduce_then_broadcast", "metrics_each_step",
+                "reduce_then_broadcast", "metrics_each_step", "dependent_communication",
             },
         ),
         ({"steps_from": "recording"}, {"repeated_reduction"}),

@@ -56,8 +56,8 @@ def test_what_is_gathered_for_something_else_is_not(
 def test_two_sums_that_are_only_added_could_be_reduced_at_once() -> None:
     (one,) = found(flowing(), "sums_apart")
     assert one["title"] == (
-        "Two sums on tp are reduced apart and then added, 6 times per rank: that of tokens and that "
-        "of positions, in forward. Nothing else reads them."
+        "Two sums on tp are reduced apart and then added, 6 times per rank: that of tokens and "
+        "that of positions, in forward. Nothing else reads them."
     )
     assert (one["module"], one["num_calls"]) == ("positions", NUM_STEPS)
     assert one["change"] == "remove where finding=1"

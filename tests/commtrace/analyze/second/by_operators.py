@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tests.commtrace.analyze.second.each_step import most_steps
+from tests.commtrace.analyze.second.lost import chances
 from tests.commtrace.analyze.second.run import Run
 
 _TRAINS = ("forward", "backward", "recompute", "optimizer")
+_DECIDING = ("isnan", "isinf", "isfinite", "any", "all", "eq", "ne", "lt", "le", "gt", "ge")
 
 
 class Operators:
@@ -54,9 +57,7 @@ def _is_metric(ops: Operators, call: Any) -> bool:
     while todo:
         sort, number = todo.pop()
         one = ops.by_id.get((call.rank, number))
-        decides = one is not None and _name(one.op).rstrip("_") in (
-            ["isnan", "isinf", "isfinite", "any", "all", "eq", "ne", "lt", "le", "gt", "ge"]
-        )
+        decides = one is not None and _name(one.op).rstrip("_") in _DECIDING
         if sort == "call" or one is None or one.phase in _TRAINS[1:] or decides:
             return False
         if one.start_ns >= backward:

@@ -727,6 +727,21 @@ def _metrics_each_step(run: Run) -> list[Found]:
     return [(calls, _wire(run, calls), "") for calls in by_operators.metrics(run)]
 
 
+def _gathered_logits(run: Run) -> list[Found]:
+    return [
+        (calls, _wire(run, calls, parts), calls[0].module)
+        for calls, parts in by_operators.gathered_logits(run, _layout)
+    ]
+
+
+def _dependent_communication(run: Run) -> list[Found]:
+    return [(calls, 0.0, "") for calls in by_operators.dependent(run)]
+
+
+def _sums_apart(run: Run) -> list[Found]:
+    return [(calls, _wire(run, calls), "") for calls in by_operators.sums_apart(run)]
+
+
 RULES: dict[str, Callable[[Run], list[Found]]] = {
     "repeated_all_gather": _repeated_all_gather,
     "ping_pong": _ping_pong,
@@ -752,4 +767,7 @@ RULES: dict[str, Callable[[Run], list[Found]]] = {
     "serial_receives": _serial_receives,
     "serial_sends": _serial_sends,
     "metrics_each_step": _metrics_each_step,
+    "gathered_logits": _gathered_logits,
+    "dependent_communication": _dependent_communication,
+    "sums_apart": _sums_apart,
 }
