@@ -25,6 +25,7 @@ from tests.commtrace.analyze.consistency.runs import Program, changed, crossed, 
 from tests.commtrace.analyze.device_rows import device_trace
 from tests.commtrace.analyze.each_step_rows import (
     BARRIER,
+    BUFFERS,
     OBJECTS,
     broadcasts,
     in_steps,
@@ -53,6 +54,7 @@ from tests.commtrace.analyze.second.compare import differences
 from tests.commtrace.analyze.second.differing import diff as diff_by_loops
 from tests.commtrace.analyze.snapshots import snapshot_trace
 from tests.commtrace.analyze.training import training_trace
+from tests.commtrace.analyze.trend_rows import growing, in_groups
 
 
 def _of(program: Program, rows: list[Any] | None = None) -> Trace:
@@ -114,6 +116,9 @@ TRACES: dict[str, Trace] = {
     "reduced to a root": reduced_to_root(),
     "ring": shifted(),
     "metrics": collected(),
+    "buffers": in_steps(BUFFERS),
+    "growing": growing([10 + 0.25 * number for number in range(40)]),
+    "slow group": in_groups([2, 2.2, 1.9, 8]),
     "flow": flowing(calls={"logits": {"at": 2.52, "until": 4.09, "ready": 2.51}}),
     "stalled": late_trace(stalled_once),
     "in turn": late_trace(late_in_turn),

@@ -45,6 +45,28 @@ def barriers(run: Run) -> list[list[Any]]:
 
 
 def broadcasts(run: Run) -> list[list[Any]]:
+    return most_steps(run, _unchanged(run))
+
+
+def buffers(run: Run) -> list[list[Any]]:
+    unchanged = [(call.rank, call.id) for call in _unchanged(run)]
+    own = [
+        call
+        for call in run.comm
+        if (call.kind, call.phase) == ("broadcast", "forward")
+        and call.module_class == "DistributedDataParallel"
+        and call.blocked_ns >= 0
+        and (call.rank, call.id) not in unchanged
+    ]
+    return [
+        calls
+        for calls in most_steps(run, own)
+        if sum(call.blocked_ns for call in calls if run.is_steady(call.step))
+        >= max(0.05 * run.counted_ns, 1)
+    ]
+
+
+def _unchanged(run: Run) -> list[Any]:
     calls = [
         (call, number)
         for call, number in zip(run.comm, run.numbers, strict=True)
@@ -67,7 +89,7 @@ def broadcasts(run: Run) -> list[list[Any]]:
         if len(before[call.group, number]) == len(run.members(call.group))
         and len(set(before[call.group, number])) == 1
     ]
-    return most_steps(run, unchanged)
+    return unchanged
 
 
 def serial_receives(run: Run) -> list[list[Any]]:
