@@ -7,6 +7,9 @@ y ── all_reduce ──┘                    y ──┘
 
 from __future__ import annotations
 
+from itertools import zip_longest
+from math import prod
+
 import pandas as pd
 
 from commtrace.analyze.findings.finding import (
@@ -26,12 +29,14 @@ from commtrace.analyze.run.matching import mesh_axes
 _ADDITIONS = ("add", "add_", "sub", "sub_")
 _LINEAR = ("sum", "avg")
 _KINDS = ("all_reduce", "reduce_scatter")
-_ALIKE = ["group", "kind", "reduce_op", "dtype", "payload_bytes"]
+_ADDED = ["rank", "used_by_op_id", "group", "kind", "reduce_op", "dtype", "scattered_bytes"]
+"""What reductions have in common whose results one addition uses. Sums that all ranks have may
+differ in size, since the addition repeats the smaller one; shards may not."""
 _PLACE = ["group", "kind", "module", "phase", "source_file", "source_line"]
 
 
 def sums_apart(frames: Frames) -> list[Finding]:
-    """Reductions whose results nothing reads but one addition, of an equal sum of the group."""
+    """Reductions whose results nothing reads but one addition, of another sum of the group."""
     return [
         Finding(
             f"Two sums on {axis or 'a group'} are reduced apart and then added, "
@@ -50,9 +55,27 @@ def _of(module: str) -> str:
 
 
 def _apart(part: Frames) -> Selected:
-    """Return the later of two such reductions by both modules, axis and phase.
+    """Return such reductions except for the largest, by both modules, axis and phase.
 
     What reads a result is known in detailed steps only. All of them must agree on a place.
+    """
+    calls = _of_one_operator(part)
+    if calls.empty:
+        return {}
+    calls = calls.assign(is_added=_is_only_added(part, calls))
+    fits = calls.groupby(_ADDED)["is_added"].transform("min")  # all of them, as far as is known
+    others = calls.assign(fits=fits)[calls.duplicated(_ADDED)]
+    of_place = others.groupby(_PLACE)["fits"].transform("min")
+    others = others[of_place == 1]
+    axes = mesh_axes(part, others["group"]).astype(object)
+    by = [others["first"], others["module"], axes, others["phase"]]
+    return {key: calls_in(part, part.comm.loc[rows.index]) for key, rows in others.groupby(by)}
+
+
+def _of_one_operator(part: Frames) -> pd.DataFrame:
+    """Return the reductions whose results one operator uses first, the largest before the others.
+
+    Column `first` is the module of the largest.
     """
     comm = part.comm
     calls = comm[
@@ -61,45 +84,45 @@ def _apart(part: Frames) -> Selected:
         & (comm["used_by_op_id"] >= 0)
         & (comm["payload_bytes"] > 0)
     ]
-    calls = calls[["rank", "id", "step", "used_by_op_id", *dict.fromkeys(_ALIKE + _PLACE)]]
-    texts = dict.fromkeys(_ALIKE[:-1] + _PLACE[:-1], object)
-    calls = calls.astype(texts).sort_values(["rank", "id"])
-    of_one = calls.groupby(["rank", "used_by_op_id", *_ALIKE])["id"]
-    calls = calls[of_one.transform("size") > 1]
-    if calls.empty:
-        return {}
-    calls = calls.assign(
-        first=calls.groupby(["rank", "used_by_op_id", *_ALIKE])["module"].transform("first"),
-        is_later=calls.duplicated(["rank", "used_by_op_id", *_ALIKE]),
-        axis=mesh_axes(part, calls["group"]).astype(object),
-        is_added=_is_only_added(part, calls),
-    )
-    # All reductions of an addition have to be its own.
-    of_one = calls.groupby(["rank", "used_by_op_id", *_ALIKE])["is_added"]
-    calls = calls.assign(fits=of_one.transform("min"), known=of_one.transform("count"))
-    later = calls[calls["is_later"]]
-    of_place = later[later["known"] > 0].groupby(_PLACE)["fits"].transform("min")
-    places = later.loc[of_place.index[of_place > 0], _PLACE].drop_duplicates()
-    keys = pd.MultiIndex.from_frame(later[_PLACE])
-    later = later[keys.isin(pd.MultiIndex.from_frame(places))]
-    return {
-        key: calls_in(part, comm.loc[rows.index])
-        for key, rows in later.groupby(["first", "module", "axis", "phase"])
-    }
+    calls = calls[[*dict.fromkeys([*_ADDED[:-1], *_PLACE, "id", "payload_bytes"])]]
+    texts = ["group", "kind", "reduce_op", "dtype", "module", "phase", "source_file"]
+    calls = calls.astype(dict.fromkeys(texts, object))
+    is_shard = calls["kind"] == "reduce_scatter"
+    calls = calls.assign(scattered_bytes=calls["payload_bytes"].where(is_shard, 0))
+    calls = calls.sort_values(["payload_bytes", "id"], ascending=[False, True])
+    by = calls.groupby(_ADDED)["module"]
+    calls = calls.assign(first=by.transform("first"))
+    return calls[by.transform("size") > 1]
 
 
 def _is_only_added(part: Frames, calls: pd.DataFrame) -> pd.Series:
     """Return 1 for each call whose result only one addition reads, 0 for others, nan if unknown."""
     table = reads(part)
     table = table[table["is_call"]].rename(columns={"source": "call"})
-    names = {text: name_of(str(text)) for text in part.ops["op"].cat.categories}
-    added = part.ops["op"].astype(object).map(names).isin(_ADDITIONS)
-    ops = pd.DataFrame({"rank": part.ops["rank"], "op": part.ops["id"], "is_addition": added})
-    table = table.merge(ops, on=["rank", "op"], how="left")
-    by = table.groupby(["rank", "call"])
-    fits = (by["op"].nunique() == 1) & by["is_addition"].min().fillna(False).astype(bool)
+    ops = part.ops[["rank", "id", "op", "shapes"]].rename(columns={"id": "op", "op": "name"})
+    ops = ops[ops["op"].isin(table["op"])].astype({"name": object, "shapes": object})
+    sums = {text: name_of(text) in _ADDITIONS for text in ops["name"].unique()}
+    kept = {text: _keeps_size(text) for text in ops["shapes"].unique()}
+    ops = ops.assign(is_sum=ops["name"].map(sums).eq(True) & ops["shapes"].map(kept).eq(True))
+    by = table.merge(ops, on=["rank", "op"], how="left").groupby(["rank", "call"])
+    fits = (by["op"].nunique() == 1) & by["is_sum"].min().eq(True)
     wanted = pd.MultiIndex.from_frame(calls[["rank", "id"]])
     return pd.Series(fits.astype("float64").reindex(wanted).to_numpy(), calls.index)
+
+
+def _keeps_size(shapes: str) -> bool:
+    """Return whether the sum of tensors of these shapes, as texts, is as large as one of them.
+
+    >>> _keeps_size("[8,64];[64]"), _keeps_size("[8,1];[1,64]")
+    (True, False)
+    """
+    sizes = [[int(size) for size in text.strip("[]").split(",") if size] for text in _each(shapes)]
+    dims = zip_longest(*(reversed(each) for each in sizes), fillvalue=1)
+    return prod(map(max, dims)) == max(map(prod, sizes), default=1)
+
+
+def _each(shapes: str) -> list[str]:
+    return shapes.split(";") if shapes else []
 
 
 SUMS_APART = Rule(

@@ -22,7 +22,7 @@ from commtrace.units import text_of_bytes
 
 _LOSSES = ("_log_softmax", "log_softmax")
 _PASSING = frozenset(
-    ("cat", "clone", "copy", "_to_copy", "contiguous", "mul", "div", "tanh", "reshape", "slice")
+    ("cat", "clone", "copy", "_to_copy", "contiguous", "_unsafe_view", "mul", "div", "tanh")
 )
 """Operators that change the place, the type or the scale of logits."""
 _NUMBERS_OF_ROW, _REDUCTIONS = 3, 3

@@ -41,6 +41,9 @@ CALLS: dict[str, dict[str, Any]] = {
 """Calls of a step; times in ms, and the operator that first uses the result."""
 
 
+_DETAILS = ("needs", "shapes")
+
+
 def _ns(ms: float) -> int:
     return round(1_000_000 * ms)
 
@@ -67,13 +70,14 @@ def flowing(
             for name, (at, text, phase, needs) in OPERATORS.items():
                 known: dict[str, Any] = {
                     "op": text, "phase": phase, "needs": needs if is_detailed else "",
+                    "shapes": "[8,128];[8,128]" if name == "add" and is_detailed else "",
                     "bytes": 4 if is_detailed else -1, "level": "local", "step": each,
                     "duration_ns": 1000, "at": begin + _ns(at),
                     "id": len(OPERATORS) * each + places[name], "rank": rank,
                 }  # fmt: skip
                 other = dict((operators or {}).get(name, {}))
                 if not is_detailed:
-                    other.pop("needs", "")
+                    other = {key: value for key, value in other.items() if key not in _DETAILS}
                 ops.append(op(**(known | other)))
             for place, (name, columns) in enumerate(CALLS.items()):
                 made = {**columns, **(calls or {}).get(name, {})}

@@ -66,6 +66,13 @@ def test_two_sums_that_are_only_added_could_be_reduced_at_once() -> None:
     assert one["cost_bytes"] == NUM_STEPS * 4096
 
 
+def test_of_sums_of_which_one_is_repeated_the_larger_is_reduced() -> None:
+    shapes = {"add": {"shapes": "[8,128];[128]"}}
+    (one,) = found(flowing(shapes, {"tokens": {"payload_bytes": 512}}), "sums_apart")
+    assert (one["module"], one["source"]) == ("tokens", "model.py:10")
+    assert "that of positions and that of tokens" in one["title"]
+
+
 @pytest.mark.parametrize(
     ("operators", "calls"),
     [
@@ -73,7 +80,14 @@ def test_two_sums_that_are_only_added_could_be_reduced_at_once() -> None:
         ({"more": {"needs": "c1"}}, {}),  # positions are read once more
         ({"more": {"needs": "c2"}}, {}),  # tokens are
         ({}, {"positions": {"reduce_op": "max"}}),
-        ({}, {"positions": {"payload_bytes": 8192}}),  # one is added to each row of the other
+        ({"add": {"shapes": "[8,128,1];[1,1,128]"}}, {}),  # the sum is larger than both
+        (
+            {},
+            {
+                "tokens": {"kind": "reduce_scatter"},
+                "positions": {"kind": "reduce_scatter", "payload_bytes": 512},
+            },
+        ),
         ({}, {"positions": {"dtype": "bfloat16"}}),
         ({}, {"positions": {"kind": "all_gather"}}),
         ({}, {"positions": {"used": "more"}}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -111,7 +112,7 @@ def metrics(run: Run) -> list[list[Any]]:
 def gathered_logits(run: Run, layout: Any) -> list[tuple[list[Any], list[float]]]:
     """Gathers of logits for a loss by module, layout and axis, with the part that is saved."""
     ops, of_loss = Operators(run), set[tuple[Any, ...]]()
-    moving = ("cat", "clone", "copy", "_to_copy", "contiguous", "mul", "div", "tanh", "reshape")
+    moving = ("cat", "clone", "copy", "_to_copy", "contiguous", "_unsafe_view")
     gathers = {}
     for call in run.comm:
         source, target = layout(call.source_spec), layout(call.target_spec)
@@ -127,7 +128,12 @@ def gathered_logits(run: Run, layout: Any) -> list[tuple[list[Any], list[float]]
                 if sort == "call" and (one.rank, number) in gathers:
                     of_loss.add(_place_of_logits(gathers[one.rank, number][0]))
                 before = ops.by_id.get((one.rank, number)) if sort == "op" else None
-                if before is not None and _name(before.op).rstrip("_") in (*moving, "slice"):
+                if before is not None and _name(before.op).rstrip("_") in (
+                    *moving,
+                    "mul",
+                    "div",
+                    "tanh",
+                ):
                     todo.append(before)
     found: dict[Any, tuple[list[Any], list[float]]] = {}
     for call, part in gathers.values():
@@ -145,32 +151,43 @@ def _place_of_logits(call: Any) -> tuple[Any, ...]:
 
 
 def sums_apart(run: Run) -> list[list[Any]]:
-    """The later of two reductions whose results only an addition reads."""
+    """All but the largest of reductions whose results only an addition reads."""
     ops = Operators(run)
-    pairs: dict[Any, list[Any]] = {}
-    for call in sorted(run.comm, key=lambda call: (call.rank, call.id)):
+    added: dict[Any, list[Any]] = {}
+    for call in run.comm:
         is_sum = call.kind in ("all_reduce", "reduce_scatter") and call.reduce_op in ("sum", "avg")
         if is_sum and call.used_by_op_id >= 0 and call.payload_bytes > 0:
-            alike = call.group, call.kind, call.reduce_op, call.dtype, call.payload_bytes
-            pairs.setdefault((call.rank, call.used_by_op_id, *alike), []).append(call)
+            size = call.payload_bytes if call.kind == "reduce_scatter" else 0
+            alike = call.group, call.kind, call.reduce_op, call.dtype, size
+            added.setdefault((call.rank, call.used_by_op_id, *alike), []).append(call)
     verdicts: dict[Any, list[bool]] = {}
-    later: list[tuple[Any, Any]] = []
-    for calls in pairs.values():
+    others: list[tuple[Any, Any]] = []
+    for calls in added.values():
+        first, *rest = sorted(calls, key=lambda call: (-call.payload_bytes, call.id))
         known = [
-            len({each.id for each in users}) == 1 and _name(users[0].op) in _ADDITIONS
+            len({each.id for each in users}) == 1 and _is_addition(users[0])
             for call in calls
             if (users := ops.users.get((call.rank, "call", call.id)))
         ]
-        for call in calls[1:]:
+        for call in rest:
             where = call.group, call.kind, call.module, call.phase
             place = *where, call.source_file, call.source_line
-            later.append((call, (place, (calls[0].module, call.module, call.group, call.phase))))
+            others.append((call, (place, (first.module, call.module, call.group, call.phase))))
             verdicts.setdefault(place, []).extend([all(known)] if known else [])
     found: dict[Any, list[Any]] = {}
-    for call, (place, (first, second, group, phase)) in later:
+    for call, (place, (module, other, group, phase)) in others:
         if verdicts[place] and all(verdicts[place]):
-            found.setdefault((first, second, run.axis(group), phase), []).append(call)
+            found.setdefault((module, other, run.axis(group), phase), []).append(call)
     return [*found.values()]
+
+
+def _is_addition(op: Any) -> bool:
+    """Return whether an operator adds tensors, of which one has the shape of the sum."""
+    given = [json.loads(text) for text in op.shapes.split(";") if text]
+    most = max(map(len, given), default=0)
+    padded = [[1] * (most - len(shape)) + shape for shape in given]
+    whole = [max(sizes) for sizes in zip(*padded, strict=True)]
+    return _name(op.op) in _ADDITIONS and (not given or whole in padded)
 
 
 _ADDITIONS = ("add", "add_", "sub", "sub_")
