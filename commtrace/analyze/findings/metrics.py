@@ -1,8 +1,8 @@
-"""Values such as losses that ranks collect in most steps, for which all of them wait.
+"""Losses that ranks collect in most steps, for which all of them wait.
 
-The trace shows that training does not need such a value: it was computed before the backward pass
-and collected after it, and no pass and no optimizer reads the result. Gradients, their norms, and
-numbers that a loss is divided by are not such values.
+The trace shows that training does not need the result: the loss, at which the backward pass began,
+was computed before that pass and is collected after it, and no pass and no optimizer reads what was
+collected. Gradients, their norms, and numbers that a loss is divided by are other values.
 
     forward ── loss ── backward ── optimizer ── all_reduce(loss) ── next step
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from commtrace.analyze.findings.each_step import by_line
@@ -38,7 +39,9 @@ _OF_DECISIONS = frozenset(
     ("isnan", "isinf", "isfinite", "any", "all", "eq", "ne", "lt", "le", "gt", "ge")
 )
 """Operators whose results let ranks decide together, such as to skip a step."""
-_READ_BY_PYTHON = ("_local_scalar_dense", "item")
+_FROM_PYTHON, _BEGIN_OF_BACKWARD = "aten.lift_fresh.default", "ones_like"
+_TO_PYTHON = "aten._local_scalar_dense.default"
+_NEVER = 1 << 62
 _MOST_BYTES = 1024
 """Largest message of a rank: a few numbers, that cost nothing but the wait for all ranks."""
 _MOST_OPERATORS = 64
@@ -46,7 +49,7 @@ _MOST_OPERATORS = 64
 
 
 def metrics_each_step(frames: Frames) -> list[Finding]:
-    """Small values that a line collects in most steps, and that training does not need."""
+    """Losses that a line collects in most steps, and whose sum or list training does not need."""
     least = max(frames.settings.threshold("metric_share") * counted_ns(frames), 1)
     return [
         Finding(_title(frames, str(kind), calls), _ADVICE, calls)
@@ -56,7 +59,7 @@ def metrics_each_step(frames: Frames) -> list[Finding]:
 
 
 _ADVICE = (
-    "If the value is only logged: collect it every N steps; or add it up on each rank, and collect "
+    "If the loss is only logged: collect it every N steps; or add it up on each rank, and collect "
     "the sum when it is logged; or use async_op=True, and read the result in the next step. "
     "`.item()` in each step waits for the device as well."
 )
@@ -70,8 +73,8 @@ def _title(frames: Frames, kind: str, calls: Evidence) -> str:
     waited = f", {text_of_duration(calls.share / each)} of it for the last rank to arrive"
     return (
         f"In most steps, {calls_that(frames, num, f' of {kind}', 'carry')} "
-        f"{text_of_bytes(calls.payload_bytes / num)} that training does not need: computed before "
-        f"the backward pass, collected after it{calls.at_place}. Ranks are blocked for "
+        f"{text_of_bytes(calls.payload_bytes / num)} of a loss that training does not need: it is "
+        f"collected after the backward pass{calls.at_place}. Ranks are blocked for "
         f"{text_of_duration(calls.lost_ns / each)} of a step by it{waited * (calls.share > 0)}."
     )
 
@@ -110,15 +113,20 @@ def _is_unneeded(details: Details, rows: pd.DataFrame) -> bool:
 
 
 def _is_old(details: Details, call: Any) -> bool:
-    """Return whether what a call sends was computed before the last backward pass before it."""
-    until = details.last_ns("backward", call.rank, call.issue_ns)
+    """Return whether a call sends losses of before the last backward pass that precedes it.
+
+    What Python made of a number since then may have the memory of a loss, which no operator writes.
+    """
+    until = _last(details.starts_ns(call.rank, "backward"), call.issue_ns)
+    if _last(details.starts_ns(call.rank, "other", _FROM_PYTHON), call.issue_ns) > until:
+        return False
     queue, seen = [call.data_op_id], 0
     while queue and seen < _MOST_OPERATORS:
         op, seen = queue.pop(), seen + 1
         phase, name = details.phase(call.rank, op), details.name(call.rank, op)
         if phase in _TRAINING[1:] or name.rstrip("_") in _OF_DECISIONS:
             return False
-        if details.start_ns(call.rank, op) < until:
+        if details.start_ns(call.rank, op) < until and _is_loss(details, call.rank, op):
             continue
         sources = [*details.sources(call.rank, op)]
         if phase == "forward" or not sources or any(is_call for is_call, _ in sources):
@@ -127,29 +135,51 @@ def _is_old(details: Details, call: Any) -> bool:
     return until >= 0 and not queue
 
 
+def _is_loss(details: Details, rank: int, op: int) -> bool:
+    """Return whether the gradient of 1 at which a backward pass begins is that of an operator's
+    result, or of what was computed of it outside of passes.
+    """
+    queue, seen = [op], set[int]()
+    while queue and len(seen) < _MOST_OPERATORS:
+        users = details.users(rank, queue.pop(), is_call=False)
+        if any(details.name(rank, each) == _BEGIN_OF_BACKWARD for each in users):
+            return True
+        seen |= (fresh := {each for each in users if each not in seen})
+        queue += [each for each in fresh if details.phase(rank, each) not in _TRAINING]
+    return False
+
+
 def _is_unused(details: Details, call: Any) -> bool:
     """Return whether no pass, no optimizer and no call reads what was computed of a result.
 
     A number that Python reads may scale gradients, unless the optimizer has used them before.
     """
     queue, seen = [*details.users(call.rank, call.id, is_call=True)], set[int]()
-    is_read = False
     while queue and len(seen) < _MOST_OPERATORS:
         op = queue.pop()
         if details.phase(call.rank, op) in _TRAINING:
             return False
-        is_read |= details.name(call.rank, op) in _READ_BY_PYTHON
         seen.add(op)
         queue += [each for each in details.users(call.rank, op, is_call=False) if each not in seen]
-    updated, reduced = (
-        details.last_ns(phase, call.rank, call.issue_ns) for phase in ("optimizer", "backward")
-    )
-    return call.used_by_call_id < 0 and not queue and (updated > reduced or not is_read)
+    updates = details.starts_ns(call.rank, "optimizer")
+    reduced = _last(details.starts_ns(call.rank, "backward"), call.issue_ns)
+    is_updated = _last(updates, call.issue_ns) > reduced
+    later = updates[updates > call.issue_ns]
+    until = int(later[0]) if len(later) else _NEVER
+    numbers = details.starts_ns(call.rank, "other", _TO_PYTHON)
+    is_read = _last(numbers, until) > call.issue_ns
+    return call.used_by_call_id < 0 and not queue and (is_updated or not is_read)
+
+
+def _last(starts_ns: np.ndarray, before_ns: int) -> int:
+    """Return the last instant before another; -1 if there is none."""
+    place = int(np.searchsorted(starts_ns, before_ns))
+    return int(starts_ns[place - 1]) if place else -1
 
 
 METRICS_EACH_STEP = Rule(
     "metrics_each_step",
-    "a value such as a loss, collected in most steps while all ranks wait",
+    "a loss that is collected in most steps, while all ranks wait",
     metrics_each_step,
     (STEPS, SIZES, ORIGINS, DURATION),
     cure=REMOVE,

@@ -69,7 +69,7 @@ class Details:
     def __init__(self, part: Frames) -> None:
         self._part = part
         self._ops = part.ops
-        self._starts: dict[str, dict[int, np.ndarray]] = {}
+        self._starts: dict[tuple[str, str], dict[int, np.ndarray]] = {}
         self._place = pd.MultiIndex.from_frame(part.ops[["rank", "id"]])
 
     def has(self, rank: int, op: int) -> bool:
@@ -103,11 +103,14 @@ class Details:
         rows = self._users.get((rank, source, is_call), ())
         return set(reads(self._part)["op"].iloc[list(rows)].tolist())
 
-    def last_ns(self, phase: str, rank: int, before_ns: int) -> int:
-        """Return the start of the last operator of a phase before an instant; -1 if none."""
-        starts = self._starts_of(phase).get(rank, _NONE)
-        place = int(np.searchsorted(starts, before_ns))
-        return int(starts[place - 1]) if place else -1
+    def starts_ns(self, rank: int, phase: str, op: str = "") -> np.ndarray:
+        """Return the starts of a rank's operators of a phase in order, of all or of a full name."""
+        if (phase, op) not in self._starts:
+            ops = self._ops[self._ops["phase"] == phase]
+            starts = (ops[ops["op"] == op] if op else ops)["start_ns"]
+            found = {int(str(rank)): np.sort(own) for rank, own in starts.groupby(ops["rank"])}
+            self._starts[phase, op] = found
+        return self._starts[phase, op].get(rank, _NONE)
 
     def _place_of(self, rank: int, op: int) -> int:
         try:
@@ -123,10 +126,3 @@ class Details:
     def _users(self) -> dict[tuple[int, int, bool], np.ndarray]:
         by = ["rank", "source", "is_call"]
         return dict(reads(self._part).groupby(by).indices)  # type: ignore[arg-type]
-
-    def _starts_of(self, phase: str) -> dict[int, np.ndarray]:
-        if phase not in self._starts:
-            ops = self._ops[self._ops["phase"] == phase]
-            starts = ops["start_ns"].groupby(ops["rank"])
-            self._starts[phase] = {int(str(rank)): np.sort(own.to_numpy()) for rank, own in starts}
-        return self._starts[phase]

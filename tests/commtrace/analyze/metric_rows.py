@@ -10,13 +10,13 @@ from tests.commtrace.analyze.rows import START_NS, call, group, op, step, trace_
 
 NUM_STEPS = 6
 LENGTH = 10_000_000
-LOSS, PART_OF_BACKWARD, CLONE, ITEM = "aten.mse_loss", "aten.mm", "aten.clone", "aten.add"
-_PHASES = ("forward", "backward", "other", "optimizer")
 
 
 def collected(
     *,
-    needs: str = "3",
+    needs: str = "4",
+    begin_of_backward: str = "aten.ones_like.default",
+    made_of_python: bool = False,
     reader: str = "",
     reader_phase: str = "other",
     operator: str = "aten.clone.default",
@@ -25,11 +25,13 @@ def collected(
 ) -> Trace:
     """Return a run of two ranks that all-gather a loss of 4 bytes each, after the optimizer.
 
-    In each step, a rank runs an operator of the forward pass, of the backward pass, of the
-    optimizer, and one that writes what is collected; maybe another one reads the result.
+    In each step, a rank computes a loss, begins the backward pass, runs it and the optimizer, and
+    then an operator that writes what is collected; maybe another one reads the result.
 
     Args:
-        needs: What that operator has read: 3 back is the forward pass, 2 the backward pass.
+        needs: What that operator has read: 4 back is the loss, 2 the backward pass.
+        begin_of_backward: Operator that has read the loss.
+        made_of_python: Python makes a tensor of a number, in place of the optimizer.
         reader: Operator that reads the result; none if empty.
         reader_phase: Its phase.
         operator: Operator that writes what is collected.
@@ -38,15 +40,19 @@ def collected(
     """
     ops: list[Any] = []
     comm: list[Any] = []
-    names = ("aten.mse_loss.default", "aten.mm.default", "aten.add_.Tensor", operator, reader)
-    phases = ("forward", "backward", "optimizer", "other", reader_phase)
+    before = ("aten.lift_fresh.default", "aten.add_.Tensor")[not made_of_python]
+    names = ["aten.mse_loss.default", begin_of_backward, "aten.mm.default", before, operator]
+    names, phases = [*names, reader], ["other", "other", "backward", "optimizer", "other"]
+    phases.append(reader_phase)
+    phases[3] = "other" if made_of_python else "optimizer"
+    times = (1.0, 1.5, 2.0, 3.0, 4.0, 7.0)
     num = len(names) - (not reader)
     for rank in range(2):
         for each in range(NUM_STEPS):
             begin, is_detailed = each * LENGTH, has_details and each < 2
             for place in range(num):
-                at = begin + 1_000_000 * (place + 1) + 2_000_000 * (place == 4)
-                read = {3: needs, 4: "c0"}.get(place, "")
+                at = begin + round(1_000_000 * times[place])
+                read = {1: "1", 4: needs, 5: "c0"}.get(place, "")
                 ops.append(
                     op(
                         rank=rank, id=num * each + place, parent=-1, op=names[place], at=at,
@@ -59,7 +65,7 @@ def collected(
             known: dict[str, Any] = {
                 "kind": "all_gather", "dtype": "float32", "payload_bytes": 8, "wire_bytes": 4,
                 "phase": "other", "source_file": "train.py", "source_line": 9,
-                "data_op_id": num * each + 3, "at": at, "until": at + lasts, "call_ns": lasts,
+                "data_op_id": num * each + 4, "at": at, "until": at + lasts, "call_ns": lasts,
                 "blocked_ns": lasts, "data_ready_ns": START_NS + begin + 4_001_000,
             }  # fmt: skip
             comm.append(call(rank=rank, id=each, seq=each, step=each, **(known | columns)))
@@ -72,6 +78,8 @@ def collected(
 OTHERS: Sequence[dict[str, Any]] = (
     {"needs": "2"},  # a norm of gradients
     {"needs": "1"},  # what the optimizer has written
+    {"begin_of_backward": "aten.mul.Tensor"},  # it is no loss
+    {"made_of_python": True},  # a number of Python may have its memory
     {"needs": ""},  # of numbers that no recorded operator computed
     {"needs": "c1"},  # of what a call received
     {"operator": "aten.isnan.default"},  # a decision

@@ -50,10 +50,27 @@ def _name(op: str) -> str:
     return op.split(".")[1] if "." in op else op
 
 
+def _begins_backward(ops: Operators, loss: Any) -> bool:
+    """Return whether the first gradient is that of a loss, or of what was computed of it."""
+    todo = [loss]
+    while todo:
+        users = ops.users.get((loss.rank, "op", todo.pop().id), [])
+        if any(_name(each.op) == "ones_like" for each in users):
+            return True
+        todo += [each for each in users if each.phase not in _TRAINS]
+    return False
+
+
 def _is_metric(ops: Operators, call: Any) -> bool:
     """Return whether a value is older than the last backward pass, and is not read by training."""
     backward, todo = ops.last(call, "backward"), [("op", call.data_op_id)]
-    if backward < 0 or call.used_by_call_id >= 0:
+    made = [
+        each.start_ns
+        for each in ops.run.ops
+        if (each.rank, each.op, each.phase) == (call.rank, "aten.lift_fresh.default", "other")
+        and backward < each.start_ns < call.issue_ns
+    ]
+    if backward < 0 or call.used_by_call_id >= 0 or made:
         return False
     while todo:
         sort, number = todo.pop()
@@ -61,21 +78,26 @@ def _is_metric(ops: Operators, call: Any) -> bool:
         decides = one is not None and _name(one.op).rstrip("_") in _DECIDING
         if sort == "call" or one is None or one.phase in _TRAINS[1:] or decides:
             return False
-        if one.start_ns >= backward:
+        if one.start_ns >= backward or not _begins_backward(ops, one):
             more = ops.read.get((call.rank, number), [])
             if one.phase == "forward" or not more:
                 return False
             todo += more
     readers = [*ops.users.get((call.rank, "call", call.id), [])]
-    names = []
     while readers:
         one = readers.pop()
-        names.append(_name(one.op))
         if one.phase in _TRAINS:
             return False
         readers += ops.users.get((call.rank, "op", one.id), [])
-    is_late = ops.last(call, "optimizer") > backward
-    return is_late or not {"_local_scalar_dense", "item"} & {*names}
+    own = [each for each in ops.run.ops if each.rank == call.rank]
+    later = [each.start_ns for each in own if each.phase == "optimizer"]
+    until = min([at for at in later if at > call.issue_ns], default=math.inf)
+    is_read = any(
+        (each.op, each.phase) == ("aten._local_scalar_dense.default", "other")
+        and call.issue_ns < each.start_ns < until
+        for each in own
+    )
+    return ops.last(call, "optimizer") > backward or not is_read
 
 
 def metrics(run: Run) -> list[list[Any]]:
