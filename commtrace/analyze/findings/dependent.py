@@ -6,6 +6,7 @@ product that are communicated while others are computed.
 
 from __future__ import annotations
 
+from commtrace.analyze.findings.each_step import by_line
 from commtrace.analyze.findings.finding import (
     Evidence,
     Finding,
@@ -31,14 +32,14 @@ _LEAST_KNOWN = 0.9
 
 
 def dependent_communication(frames: Frames) -> list[Finding]:
-    """Transfers of a kind on an axis within passes that are a large part of the steps' time, and
-    whose results are used at once.
+    """Transfers of most steps, of a kind on an axis within passes, that are a large part of the
+    steps' time, and whose results are used at once.
     """
     least = max(frames.settings.threshold("dependent_share") * counted_ns(frames), 1)
     return [
         Finding(
             _title(frames, str(kind), str(axis), calls),
-            _LEVERS.get(str(kind), f"{_FEWER} {_BATCH}"),
+            _LEVERS[str(kind)],
             calls,
         )
         for (axis, kind), calls in selected(frames, _dependent)
@@ -81,13 +82,16 @@ def _title(frames: Frames, kind: str, axis: str, calls: Evidence) -> str:
 
 
 def _dependent(part: Frames) -> Selected:
-    """Return such calls of steady steps by axis and kind; their share is the number of those whose
-    wait is known.
+    """Return such calls of lines of most steady steps, by axis and kind.
+
+    Their share is the number of those whose wait is known.
     """
     comm, calls = part.comm, windows(part)
     is_one = (calls["reason"] == DEPENDENT) & comm["phase"].isin(_PASSES)
     is_one &= (comm["carries"] == "") & (comm["payload_bytes"] > 0) & is_steady(part, comm["step"])
-    rows = comm[is_one]
+    is_one &= comm["kind"].isin([*_LEVERS])
+    lines = [each for _, each in by_line(part, comm[is_one])]
+    rows = comm.loc[sorted(row for each in lines for row in each.index)]
     axes = mesh_axes(part, rows["group"]).astype(object)
     moved = arrivals(part)["transfer_ns"][rows.index]
     known = moved.where(moved >= 0).astype("float64")

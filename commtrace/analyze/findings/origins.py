@@ -60,7 +60,7 @@ def _latest_calls(part: Frames, ops: pd.DataFrame) -> pd.Series:
 
 
 class Details:
-    """Operators of a part of a run by rank and id, with what they have read.
+    """Operators of a part of a run that have details, by rank and id, with what they have read.
 
     Args:
         part: A part with all rows of some ranks.
@@ -68,14 +68,13 @@ class Details:
 
     def __init__(self, part: Frames) -> None:
         self._part = part
-        self._ops = part.ops
+        self._ops = part.ops[part.ops["bytes"] >= 0]
         self._starts: dict[tuple[str, str], dict[int, np.ndarray]] = {}
-        self._place = pd.MultiIndex.from_frame(part.ops[["rank", "id"]])
+        self._place = pd.MultiIndex.from_frame(self._ops[["rank", "id"]])
 
     def has(self, rank: int, op: int) -> bool:
         """Return whether an operator was recorded with details."""
-        place = self._place_of(rank, op)
-        return place >= 0 and bool(self._ops["bytes"].iloc[place] >= 0)
+        return self._place_of(rank, op) >= 0
 
     def name(self, rank: int, op: int) -> str:
         """Return the name of an operator, without its namespace; empty if it is unknown."""
@@ -106,7 +105,7 @@ class Details:
     def starts_ns(self, rank: int, phase: str, op: str = "") -> np.ndarray:
         """Return the starts of a rank's operators of a phase in order, of all or of a full name."""
         if (phase, op) not in self._starts:
-            ops = self._ops[self._ops["phase"] == phase]
+            ops = self._part.ops[self._part.ops["phase"] == phase]
             starts = (ops[ops["op"] == op] if op else ops)["start_ns"]
             found = {int(str(rank)): np.sort(own) for rank, own in starts.groupby(ops["rank"])}
             self._starts[phase, op] = found

@@ -124,6 +124,7 @@ def test_transfers_that_nothing_hides_are_found_by_axis_and_kind() -> None:
     [
         {"ready": 0.4},  # an operator ran since: it could be issued earlier
         {"carries": "gradients"},
+        {"kind": "broadcast"},
         {"phase": "optimizer"},
         {"seq": -1},  # its wait for late ranks is not known
         {"result_used_ns": -1, "data_ready_ns": -1},

@@ -216,24 +216,31 @@ _ADDITIONS = ("add", "add_", "sub", "sub_")
 
 
 def dependent(run: Run) -> list[list[Any]]:
-    """Transfers of steady steps that nothing could hide, by axis and kind."""
-    cells: dict[Any, list[tuple[Any, float]]] = {}
+    """Transfers of most steady steps that nothing could hide, by axis and kind."""
+    moved: dict[tuple[int, int], float] = {}
+    calls = []
     for each in chances(run):
         call = each["call"]
         wait = run.wait_of[call.rank, call.id]
         if (
             each["reason"] == "dependent"
+            and call.kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
             and call.phase in ("forward", "backward", "recompute")
             and not call.carries
             and call.payload_bytes > 0
             and run.is_steady(call.step)
         ):
-            moved = call.blocked_ns - wait[0] if wait is not None else math.nan
-            cells.setdefault((run.axis(call.group), call.kind), []).append((call, moved))
+            calls.append(call)
+            time = call.blocked_ns - wait[0] if wait is not None else math.nan
+            moved[call.rank, call.id] = time
+    cells: dict[Any, list[Any]] = {}
+    for call in (call for line in most_steps(run, calls) for call in line):
+        cells.setdefault((run.axis(call.group), call.kind), []).append(call)
     found = []
-    for pairs in cells.values():
-        known = [moved for _, moved in pairs if not math.isnan(moved)]
+    for own in cells.values():
+        times = [moved[call.rank, call.id] for call in own]
+        known = [time for time in times if not math.isnan(time)]
         is_much = sum(known) >= max(0.15 * run.counted_ns, 1)
-        if is_much and len(known) >= 0.9 * len(pairs):
-            found.append([call for call, _ in pairs])
+        if is_much and len(known) >= 0.9 * len(own):
+            found.append(own)
     return found
