@@ -1,4 +1,4 @@
-"""What operators have read, in the steps whose operators have details (`ops.needs`).
+"""Writers of what operators have read, in the steps whose operators have details (`ops.needs`).
 
     call <── operator <── operator        origins: back from what was read
     call ──> operator ──> operator        uses: on to what has read it
