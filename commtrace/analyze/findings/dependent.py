@@ -12,8 +12,8 @@ from commtrace.analyze.findings.finding import (
     Finding,
     Rule,
     Selected,
+    calls_each,
     calls_in,
-    calls_that,
     selected,
 )
 from commtrace.analyze.findings.needs import DEPENDENCIES, DURATION, STEPS, WAITS
@@ -73,11 +73,11 @@ def _title(frames: Frames, kind: str, axis: str, calls: Evidence) -> str:
     num_steps = max(steps[is_steady(frames, steps)].nunique(), 1)
     each = text_of_duration(calls.lost_ns / max(frames.num_ranks, 1) / num_steps)
     num = len(calls.rows)
-    carry = calls_that(frames, num, f" of {kind}{f' on {axis}' if axis else ''}", "carry")
+    size = text_of_bytes(calls.payload_bytes / num)
     return (
-        f"{carry} {text_of_bytes(calls.payload_bytes / num)} on average that is made right before "
-        f"and used at once, so nothing hides them: their transfers take {share:.0%} of the steps, "
-        f"{each} of each."
+        f"Transfers of {kind}{f' on {axis}' if axis else ''} take {share:.0%} of the steps, {each} "
+        "of each, and nothing can hide them: their data is made right before, and used at once "
+        f"({calls_each(frames, num)}, {size} on average)."
     )
 
 

@@ -108,8 +108,8 @@ def test_transfers_that_nothing_hides_are_found_by_axis_and_kind() -> None:
         ("all_gather", "tp", NUM_STEPS),
     ]
     assert every[0]["title"] == (
-        "12 calls of all_reduce on tp carry 4.1 kB on average that is made right before and used "
-        "at once, so nothing hides them: their transfers take 10% of the steps, 1 ms of each."
+        "Transfers of all_reduce on tp take 10% of the steps, 1 ms of each, and nothing can hide "
+        "them: their data is made right before, and used at once (12 calls, 4.1 kB on average)."
     )
     assert "Sequence parallelism" in every[0]["advice"]
     assert every[0]["change"].startswith("latency *0.5 where finding=")
