@@ -84,6 +84,18 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         "overlap_share": Threshold(
             0.05, "overlap_lost: minimum time that could be hidden, as a part of the steps' time"
         ),
+        "metric_share": Threshold(
+            0.05,
+            "metrics_each_step, broadcast_buffers: minimum time blocked by it, as a part of the "
+            "steps' time",
+        ),
+        "dependent_share": Threshold(
+            0.15, "dependent_communication: minimum transfer, as a part of the steps' time"
+        ),
+        "growth_share": Threshold(0.25, "growing_steps: minimum growth of the steps' time"),
+        "slow_link_share": Threshold(
+            0.05, "slow_link: minimum time lost, as a part of the steps' time"
+        ),
         "bubble_share": Threshold(
             0.1, "pipeline_bubbles: minimum idle time of a cause, as a part of the pipeline's time"
         ),

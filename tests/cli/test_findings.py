@@ -65,8 +65,11 @@ def test_findings_have_their_cost_and_advice_and_unevaluated_rules_a_reason(
         "not evaluated: shared_cores. The trace does not state for how long ranks had no\n"
         "core (recorded on Linux).\n"
         "\n"
-        "not evaluated: overlap_lost. The trace does not state when data was ready or\n"
-        'used (recorded with detail="op", on the CPU).\n'
+        "not evaluated: overlap_lost, dependent_communication. The trace does not state\n"
+        'when data was ready or used (recorded with detail="op", on the CPU).\n'
+        "\n"
+        "not evaluated: gathered_logits, sums_apart. The trace does not state which\n"
+        'operators used the results of calls (recorded with detail="op", on the CPU).\n'
     )
     assert ended.err == f"next  commtrace explain {wasteful_json} 0:0\n"
 
@@ -116,7 +119,7 @@ def test_findings_of_a_range_of_steps_are_those_of_its_calls(
 def test_without_findings_the_page_comes_next(commtrace: Commtrace, tmp_path: Path) -> None:
     trace = write_trace(trace_of([call(id=0, module="m")], num_ranks=1), tmp_path / "fine.json")
     ended = commtrace("findings", trace)
-    assert re.match(r"0 findings\n\d+ of 25 rules could be evaluated\n", ended.out)
+    assert re.match(r"0 findings\n\d+ of 32 rules could be evaluated\n", ended.out)
     assert ended.err == f"next  commtrace report {trace}\n"
 
 
@@ -204,7 +207,7 @@ def test_a_muted_finding_is_reported_with_its_reason_and_fails_nothing(
     ]
     assert set(document["unanswered"]) == {
         "all_reduce_then_shard", "float32_messages", "overlap_lost", "repeated_reduction",
-        "shared_cores",
+        "shared_cores", "dependent_communication", "gathered_logits", "sums_apart",
     }  # fmt: skip
 
 

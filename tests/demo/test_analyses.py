@@ -44,3 +44,13 @@ def test_the_ranks_of_the_demo_fit_together(demo: Demo, run: Run) -> None:
         "replication_fallback",
         "outside_modules",
     }
+
+
+def test_the_findings_of_the_demo_are_those_of_its_plan(demo: Demo) -> None:
+    """Whatever the machine: logits are gathered for the loss, and both embeddings are summed."""
+    found = findings(demo.frames)
+    places = {rule: set(found.loc[found["rule"] == rule, "module"]) for rule in found["rule"]}
+    assert places["gathered_logits"] == {"output"}
+    is_whole = demo.mode == "tensor parallel"
+    assert places.get("sums_apart", set()) == ({"pos_embeddings"} if is_whole else set())
+    assert not {"metrics_each_step", "slow_link"} & {*found["rule"]}

@@ -14,7 +14,10 @@ from typing import Any
 
 import pandas as pd
 
+from commtrace.analyze.findings.apart import SUMS_APART
+from commtrace.analyze.findings.dependent import DEPENDENT_COMMUNICATION
 from commtrace.analyze.findings.each_step import (
+    BROADCAST_BUFFERS,
     OBJECT_COLLECTIVES,
     REDUCE_THEN_BROADCAST,
     REDUNDANT_BARRIER,
@@ -27,9 +30,12 @@ from commtrace.analyze.findings.finding import (
     in_order,
 )
 from commtrace.analyze.findings.grouping import by_missing_data, likeness, united
+from commtrace.analyze.findings.growing import GROWING_STEPS
 from commtrace.analyze.findings.hang import HANG
 from commtrace.analyze.findings.imbalance import IMBALANCE
 from commtrace.analyze.findings.late_in_turn import LOAD_IMBALANCE
+from commtrace.analyze.findings.logits import GATHERED_LOGITS
+from commtrace.analyze.findings.metrics import METRICS_EACH_STEP
 from commtrace.analyze.findings.overlap_lost import OVERLAP
 from commtrace.analyze.findings.pipelines import PIPELINE_BUBBLES
 from commtrace.analyze.findings.receives import SERIAL_RECEIVES
@@ -42,6 +48,7 @@ from commtrace.analyze.findings.repeated import (
 from commtrace.analyze.findings.savings import Saving, cure_of, saving_of, text_of
 from commtrace.analyze.findings.sends import SERIAL_SENDS
 from commtrace.analyze.findings.shared_cores import SHARED_CORES
+from commtrace.analyze.findings.slow_link import SLOW_LINK
 from commtrace.analyze.findings.stragglers import STALL, STRAGGLER
 from commtrace.analyze.findings.table_rows import saving_columns, table_row
 from commtrace.analyze.findings.traffic import (
@@ -97,6 +104,13 @@ RULES: tuple[Rule, ...] = (
         REDUNDANT_BARRIER,
         UNCHANGED_BROADCAST,
         REDUCE_THEN_BROADCAST,
+        METRICS_EACH_STEP,
+        GATHERED_LOGITS,
+        DEPENDENT_COMMUNICATION,
+        SUMS_APART,
+        GROWING_STEPS,
+        BROADCAST_BUFFERS,
+        SLOW_LINK,
     ),
 )
 

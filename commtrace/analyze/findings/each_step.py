@@ -4,6 +4,7 @@
     redundant_barrier      a barrier that the rank's next collective of the group would replace
     unchanged_broadcast    another broadcast of a tensor that no rank has written to since
     reduce_then_broadcast  a reduction to one rank, which sends its result to all: an all-reduce
+    broadcast_buffers      buffers that DistributedDataParallel broadcasts before each pass
 
 A line counts only if it communicates in most steps, so objects at the begin, or barriers around a
 checkpoint now and then, do not.
@@ -28,14 +29,16 @@ from commtrace.analyze.findings.finding import (
     calls_that,
     selected,
 )
-from commtrace.analyze.findings.needs import CONTENTS, STEPS, USES_OF_REDUCED, WRITES
+from commtrace.analyze.findings.needs import CONTENTS, DURATION, STEPS, USES_OF_REDUCED, WRITES
 from commtrace.analyze.measures.arrivals import NEEDS_EVERYONE
 from commtrace.analyze.measures.census import census
+from commtrace.analyze.measures.measures import counted_ns
 from commtrace.analyze.run.cached_per_run import of_each_call
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import Arrays, across_ranks, entries, matches, numbers
 
 _LINE = ["group", "source_file", "source_line"]
+_DDP = "DistributedDataParallel"
 _MOST = 0.5
 _LEAST_STEPS = 3
 
@@ -58,7 +61,7 @@ def _of_objects(frames: Frames) -> Selected:
     comm = frames.comm
     return {
         key: calls_in(frames, rows, cost_bytes=0.0)
-        for key, rows in _by_line(frames, comm[comm["carries"] == "objects"])
+        for key, rows in by_line(frames, comm[comm["carries"] == "objects"])
     }
 
 
@@ -88,7 +91,7 @@ def _barriers(frames: Frames) -> Selected:
         & (following["group"] == comm["group"].astype(object))
     )
     redundant = frames.comm.loc[comm.index[is_redundant]]
-    return {key: calls_in(frames, rows) for key, rows in _by_line(frames, redundant)}
+    return {key: calls_in(frames, rows) for key, rows in by_line(frames, redundant)}
 
 
 def unchanged_broadcast(frames: Frames) -> list[Finding]:
@@ -111,7 +114,7 @@ def _unchanged(frames: Frames) -> Selected:
     if not census(frames.whole).kinds["broadcast"]:
         return {}
     rows = frames.comm[_is_unchanged(frames)]
-    return {key: calls_in(frames, each) for key, each in _by_line(frames, rows)}
+    return {key: calls_in(frames, each) for key, each in by_line(frames, rows)}
 
 
 @of_each_call
@@ -149,6 +152,39 @@ def _is_unchanged(frames: Frames) -> pd.Series:
     size = comm["group"][at.index].astype(object).map(sizes).astype("float64")
     is_same = (writers["known"] == size) & (writers["low"] == writers["high"])
     return is_same.reindex(comm.index, fill_value=False)
+
+
+def broadcast_buffers(frames: Frames) -> list[Finding]:
+    """Broadcasts of buffers by DistributedDataParallel that block ranks for a large part of the
+    steps' time.
+    """
+    least = max(frames.settings.threshold("metric_share") * counted_ns(frames), 1)
+    return [
+        Finding(
+            f"In most steps, {calls_that(frames, len(calls.rows), ' of broadcast', 'send')} the "
+            "model's buffers of rank 0 to all ranks before a forward pass, for "
+            f"{calls.lost_ns / counted_ns(frames):.0%} of the steps.",
+            "Use broadcast_buffers=False of DistributedDataParallel: each rank then keeps the "
+            "running statistics of its own samples, which training does not use. Broadcast the "
+            "buffers before an evaluation, or use SyncBatchNorm.",
+            calls,
+        )
+        for _, calls in selected(frames, _of_buffers)
+        if calls.lost_ns >= least
+    ]
+
+
+def _of_buffers(frames: Frames) -> Selected:
+    comm = frames.comm
+    is_own = (comm["kind"] == "broadcast") & (comm["module_class"] == _DDP)
+    is_own &= (comm["phase"] == "forward") & (comm["blocked_ns"] >= 0)
+    if not is_own.any():
+        return {}
+    rows = comm[is_own & ~_is_unchanged(frames)]
+    lost = rows["blocked_ns"].astype("float64")
+    return {
+        key: calls_in(frames, each, lost_ns=lost[each.index]) for key, each in by_line(frames, rows)
+    }
 
 
 def reduce_then_broadcast(frames: Frames) -> list[Finding]:
@@ -200,13 +236,13 @@ def _reduced_to_root(frames: Frames) -> Selected:
     pairs = pairs[(pairs["id_before"] < pairs["id"]) & (is_used | ~is_root)].set_index("row")
     found: Selected = {}
     rows = frames.comm.loc[pairs.index.sort_values()]
-    for key, each in _by_line(frames, rows):
+    for key, each in by_line(frames, rows):
         for is_own, own in each.groupby(each["rank"] == each["root"]):
             found[(*key, bool(is_own))] = calls_in(frames, own, cost_bytes=0.0)
     return found
 
 
-def _by_line(frames: Frames, rows: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
+def by_line(frames: Frames, rows: pd.DataFrame) -> Iterator[tuple[Any, pd.DataFrame]]:
     """Yield the calls of each line that makes some in most steps of a rank."""
     rows = rows[rows["step"] >= 0]
     num_steps = frames.steps.groupby("rank")["step"].nunique()
@@ -236,6 +272,13 @@ UNCHANGED_BROADCAST = Rule(
     "a broadcast of most steps that changes nothing",
     unchanged_broadcast,
     (STEPS, WRITES),
+    cure=REMOVE,
+)
+BROADCAST_BUFFERS = Rule(
+    "broadcast_buffers",
+    "buffers that DistributedDataParallel broadcasts in most steps",
+    broadcast_buffers,
+    (STEPS, DURATION),
     cure=REMOVE,
 )
 REDUCE_THEN_BROADCAST = Rule(

@@ -23,6 +23,9 @@ from commtrace.analyze.measures.selections import (
     NAMED_GRADIENTS,
     REDUCTIONS,
     TYPED,
+    USED_BY_OPERATORS,
+    VALUES,
+    VALUES_OF_OPERATORS,
     WITH_SPLITS,
     WRITTEN_BROADCASTS,
 )
@@ -232,6 +235,19 @@ def _lacks_uses_of_reduced(frames: Frames) -> str:
     return _not_stated(frames, "when results of reductions were used", _AT_OPERATORS)
 
 
+def _lacks_users(frames: Frames) -> str:
+    if census(frames).selected[USED_BY_OPERATORS]:
+        return ""
+    return _not_stated(frames, "which operators used the results of calls", _AT_OPERATORS)
+
+
+def _lacks_origins(frames: Frames) -> str:
+    counts = census(frames).selected
+    if not counts[VALUES] or counts[VALUES_OF_OPERATORS]:
+        return ""
+    return _not_stated(frames, "of what ranks compute the values that they collect", _AT_OPERATORS)
+
+
 def _lacks_cores(frames: Frames) -> str:
     if census(frames).known["run_delay_ns"]:
         return ""
@@ -295,6 +311,8 @@ GRADIENTS = Need("the parameters of reduced gradients, by step", _lacks_gradient
 OWN_GRADIENTS = Need("gradients of the ranks' own backward passes", _lacks_own_gradients)
 DEPENDENCIES = Need("when data was ready and used", _lacks_dependencies)
 USES_OF_REDUCED = Need("when results of reductions were used", _lacks_uses_of_reduced)
+USERS = Need("operators that used results", _lacks_users)
+ORIGINS = Need("operators that computed what was collected", _lacks_origins)
 WRITES = Need("when tensors of broadcasts were written to", _lacks_writes)
 CORES = Need("the time for which ranks had no core", _lacks_cores)
 WAITS = Need("times of calls of all members of their groups", _lacks_waits)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from commtrace.analyze.findings.finding import (
     REMOVE,
     SHRINK,
+    Evidence,
     Finding,
     Rule,
     Selected,
@@ -20,6 +23,7 @@ from commtrace.analyze.findings.needs import IDENTITY, LAYOUTS_OR_USES, USES
 from commtrace.analyze.run.cached_per_run import of_each_call
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import Arrays, across_ranks, entries, matches, numbers
+from commtrace.units import text_of_bytes
 
 _CALLS = ["rank", "group", "step", "thread"]
 _OF_PRECEDING = ("kind", "phase", "source_spec", "target_spec", "id", "end")
@@ -38,14 +42,16 @@ def repeated_all_gather(frames: Frames) -> list[Finding]:
     """All-gathers of data that was gathered before and has not changed: identified by the names of
     parameters within a step, or by the identity of the tensors, if recorded.
     """
+    again = selected(frames, _same_parameters)
     found = [
         Finding(
             "The same parameters are gathered again within a step, "
             f"{times_each(frames, len(calls.rows))}, unchanged: {_few(names)}.",
-            f"{_KEPT_AFTER[after]} of FullyShardedDataParallel, if memory allows.",
+            f"{_KEPT_AFTER[after]} of FullyShardedDataParallel, if memory allows"
+            f"{_kept([each for (_, passed), each in again if passed == after])}.",
             calls,
         )
-        for (names, after), calls in selected(frames, _same_parameters)
+        for (names, after), calls in again
     ]
     for (module, op, *_), calls in selected(frames, _same_tensors):
         where = " of ".join(filter(None, [op, module])) or "no module"
@@ -58,6 +64,15 @@ def repeated_all_gather(frames: Frames) -> list[Finding]:
             )
         )
     return found
+
+
+def _kept(units: Sequence[Evidence]) -> str:
+    """Return the memory that gathered units take, as a clause; empty if a size is unknown."""
+    sizes = [each.payload_bytes / len(each.rows) for each in units]
+    if not all(sizes):
+        return ""
+    of_all = f"all {len(sizes)} units together take" if len(sizes) > 1 else "they take"
+    return f": gathered, {of_all} {text_of_bytes(sum(sizes))} on each rank"
 
 
 def _same_parameters(frames: Frames) -> Selected:

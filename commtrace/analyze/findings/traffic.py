@@ -98,6 +98,8 @@ def _bundles(small: pd.DataFrame, of_one: list[str]) -> pd.Series:
 _TOGETHER = {
     "gradients": "Make the buckets larger (bucket_cap_mb of DistributedDataParallel), the sharded "
     "units larger (of FSDP), or reduce after the last pass of an accumulation only (no_sync).",
+    "parameters": "Shard larger modules as a unit (fully_shard on each block, not on its layers; "
+    "auto_wrap_policy of FullyShardedDataParallel).",
     "": "Coalesce them or use buckets, or send less often.",
 }
 """Advice by the data that is carried."""

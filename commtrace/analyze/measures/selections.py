@@ -16,6 +16,8 @@ NAMED_GRADIENTS, DEPENDENT = "reductions of named gradients", "with dependencies
 WRITTEN_BROADCASTS = "broadcasts of tensors whose last write is known"
 TYPED = "of float32 that was cast or whose computation is known"
 WITH_SPLITS, FOLLOWED = "all-to-alls with splits", "with uses of their results"
+USED_BY_OPERATORS = "whose result an operator is known to use"
+VALUES, VALUES_OF_OPERATORS = "values collected outside of passes", "values of known operators"
 
 
 def _flags(comm: pd.DataFrame) -> pd.Series:
@@ -66,6 +68,31 @@ def _followed(comm: pd.DataFrame) -> pd.Series:
     return comm["used_shard"] >= 0
 
 
+def _used_by_operators(comm: pd.DataFrame) -> pd.Series:
+    return comm["used_by_op_id"] >= 0
+
+
+def is_value(comm: pd.DataFrame) -> pd.Series:
+    """Return a mask of collectives of plain numbers outside of passes, such as of a loss."""
+    return (
+        comm["kind"].isin(_COLLECTING)
+        & comm["dtype"].isin(_FLOATS)
+        & (comm["payload_bytes"] > 0)
+        & (comm["carries"] == "")
+        & (comm["source_spec"] == "")
+        & ~comm["phase"].isin(_TRAINING)
+    )
+
+
+_COLLECTING = ("all_reduce", "all_gather", "reduce", "gather")
+_FLOATS = ("float64", "float32", "bfloat16", "float16")
+_TRAINING = ("forward", "backward", "recompute", "optimizer")
+
+
+def _values_of_operators(comm: pd.DataFrame) -> pd.Series:
+    return is_value(comm) & (comm["data_op_id"] >= 0)
+
+
 SELECTIONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
     FLAGS: _flags,
     EXPLAINED_FLAGS: _explained_flags,
@@ -77,5 +104,8 @@ SELECTIONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
     WRITTEN_BROADCASTS: _written_broadcasts,
     FOLLOWED: _followed,
     TYPED: _typed,
+    USED_BY_OPERATORS: _used_by_operators,
+    VALUES: is_value,
+    VALUES_OF_OPERATORS: _values_of_operators,
 }
 """The selections by name."""

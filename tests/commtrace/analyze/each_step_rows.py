@@ -38,6 +38,16 @@ OBJECTS = [{"kind": "all_gather", "carries": "objects", "source_line": 5}] * 2 +
 BARRIER = [{"kind": "barrier", "source_line": 5, "wire_bytes": 0}, REDUCE]
 
 
+BUFFERS: list[dict[str, Any]] = [
+    {
+        "kind": "broadcast", "root": 0, "payload_bytes": 4096, "wire_bytes": 4096,
+        "module_class": "DistributedDataParallel", "phase": "forward", "source_line": 5,
+    },
+    REDUCE,
+]  # fmt: skip
+"""Buffers that DistributedDataParallel broadcasts before its forward pass."""
+
+
 def broadcasts(*, written_on: Sequence[int] = ()) -> Trace:
     """Return a run with a broadcast in each step, of a tensor that some ranks write to before."""
     trace_rows: list[Any] = []

@@ -25,6 +25,7 @@ from tests.commtrace.analyze.consistency.runs import Program, changed, crossed, 
 from tests.commtrace.analyze.device_rows import device_trace
 from tests.commtrace.analyze.each_step_rows import (
     BARRIER,
+    BUFFERS,
     OBJECTS,
     broadcasts,
     in_steps,
@@ -32,6 +33,8 @@ from tests.commtrace.analyze.each_step_rows import (
     reduced_to_root,
     shifted,
 )
+from tests.commtrace.analyze.flow_rows import flowing
+from tests.commtrace.analyze.metric_rows import collected
 from tests.commtrace.analyze.pipelines.programs import piped_trace
 from tests.commtrace.analyze.routed import routed_trace
 from tests.commtrace.analyze.rows import (
@@ -51,6 +54,7 @@ from tests.commtrace.analyze.second.compare import differences
 from tests.commtrace.analyze.second.differing import diff as diff_by_loops
 from tests.commtrace.analyze.snapshots import snapshot_trace
 from tests.commtrace.analyze.training import training_trace
+from tests.commtrace.analyze.trend_rows import growing, in_groups
 
 
 def _of(program: Program, rows: list[Any] | None = None) -> Trace:
@@ -111,6 +115,11 @@ TRACES: dict[str, Trace] = {
     "receives": received(late=1),
     "reduced to a root": reduced_to_root(),
     "ring": shifted(),
+    "metrics": collected(),
+    "buffers": in_steps(BUFFERS),
+    "growing": growing([10 + 0.25 * number for number in range(40)]),
+    "slow group": in_groups([2, 2.2, 1.9, 8]),
+    "flow": flowing(calls={"logits": {"at": 2.52, "until": 4.09, "ready": 2.51}}),
     "stalled": late_trace(stalled_once),
     "in turn": late_trace(late_in_turn),
     "in turn, with cores": late_trace(late_in_turn, cores=True),

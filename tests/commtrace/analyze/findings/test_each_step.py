@@ -12,6 +12,7 @@ from commtrace.analyze.findings import findings
 from commtrace.tracefile import Trace
 from tests.commtrace.analyze.each_step_rows import (
     BARRIER,
+    BUFFERS,
     NUM_STEPS,
     OBJECTS,
     REDUCE,
@@ -24,6 +25,7 @@ from tests.commtrace.analyze.each_step_rows import (
 RULES = [
     *("object_collectives", "redundant_barrier", "unchanged_broadcast", "serial_receives"),
     "reduce_then_broadcast",
+    "broadcast_buffers",
 ]
 
 
@@ -68,6 +70,29 @@ def test_a_broadcast_of_what_no_rank_has_written_to_is_found() -> None:
 @pytest.mark.parametrize("ranks", [(0,), (1,), (0, 1)])
 def test_a_broadcast_of_what_a_rank_has_written_to_is_needed(ranks: tuple[int, ...]) -> None:
     assert found(broadcasts(written_on=ranks)) == []
+
+
+def test_buffers_that_are_broadcast_in_each_step_are_found_with_their_share() -> None:
+    (one,) = found(in_steps(BUFFERS))
+    assert (one["rule"], one["num_calls"]) == ("broadcast_buffers", NUM_STEPS)
+    assert one["title"] == (
+        "In most steps, 6 calls of broadcast send the model's buffers of rank 0 to all ranks "
+        "before a forward pass, for 10% of the steps."
+    )
+    assert one["cost_ns"] == NUM_STEPS * 1_000_000
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"module_class": "Net"},  # a broadcast of the program
+        {"phase": "other"},  # as the model is wrapped
+        {"blocked_ns": 400_000},  # too short to matter
+        {"blocked_ns": -1},
+    ],
+)
+def test_other_broadcasts_of_each_step_are_needed(columns: dict[str, Any]) -> None:
+    assert found(in_steps([BUFFERS[0] | columns, REDUCE])) == []
 
 
 def test_what_a_rank_has_reduced_and_sends_to_all_could_be_an_all_reduce() -> None:

@@ -76,6 +76,27 @@ def test_parameters_gathered_twice_in_a_step_are_found_once_for_the_second_time(
     )
 
 
+def test_the_memory_of_units_that_stay_gathered_is_stated() -> None:
+    def gathered(**columns: Any) -> list[dict[str, Any]]:
+        calls = [
+            call(
+                id=i, seq=i, step=0, kind="all_gather", carries="parameters", parameters=name,
+                phase=phase, module="m", **{"payload_bytes": 3_000_000, **columns},
+            )
+            for i, (name, phase) in enumerate(
+                [("w", "forward"), ("v", "forward"), ("v", "backward"), ("w", "backward")]
+            )
+        ]  # fmt: skip
+        return found(calls, "repeated_all_gather")
+
+    assert {one["advice"] for one in gathered()} == {
+        "Keep them gathered between forward and backward: reshard_after_forward=False of "
+        "fully_shard, ShardingStrategy.SHARD_GRAD_OP of FullyShardedDataParallel, if memory "
+        "allows: gathered, all 2 units together take 6 MB on each rank."
+    }
+    assert all(one["advice"].endswith("if memory allows.") for one in gathered(payload_bytes=-1))
+
+
 def test_names_with_braces_are_text() -> None:
     calls = [
         call(id=i, step=0, kind="all_gather", carries="parameters", parameters="{w}", seq=i)
@@ -484,7 +505,8 @@ def test_of_two_ranks_one_is_the_last_by_chance(num_last: int, is_found: bool) -
                 "small_messages", "overlap_lost", "serial_receives", "serial_sends",
                 "object_collectives",
                 "redundant_barrier", "unchanged_broadcast", "shared_cores",
-                    "reduce_then_broadcast",
+                "reduce_then_broadcast", "metrics_each_step", "gathered_logits", "sums_apart",
+                "dependent_communication", "growing_steps", "slow_link", "broadcast_buffers",
             },
         ),
     ],
@@ -582,7 +604,8 @@ def test_flags_and_gradients_are_not_taken_for_one_lot_of_small_messages() -> No
             {
                 "repeated_reduction", "stall", "small_messages", "repeated_all_gather",
                 "object_collectives", "redundant_barrier", "unchanged_broadcast",
-                "reduce_then_broadcast",
+                "reduce_then_broadcast", "metrics_each_step", "dependent_communication",
+                "growing_steps", "broadcast_buffers",
             },
         ),
         ({"steps_from": "recording"}, {"repeated_reduction"}),

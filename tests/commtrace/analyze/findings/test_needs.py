@@ -16,6 +16,8 @@ from commtrace.analyze.findings.table_rows import savings
 from commtrace.schema import ALL_USED
 from commtrace.tracefile import RECORDING, STEPS_FROM
 from tests.commtrace.analyze.each_step_rows import broadcasts, reduced_to_root
+from tests.commtrace.analyze.flow_rows import flowing
+from tests.commtrace.analyze.metric_rows import collected
 from tests.commtrace.analyze.overlap.overlap_lost.lossy import issued_late, of_unknown_dependencies
 from tests.commtrace.analyze.routed import routed_trace
 from tests.commtrace.analyze.rows import (
@@ -52,7 +54,8 @@ def without(frames: Frames, **columns: Any) -> Frames:
 
 INTEGERS = (
     "step", "payload_bytes", "wire_bytes", "blocked_ns", "complete_ns", "sent_id", "data_ready_ns",
-    "used_shard", "result_used_ns",
+    "used_shard", "result_used_ns", "data_op_id",
+    "used_by_op_id",
 )  # fmt: skip
 
 
@@ -156,6 +159,16 @@ CASES: dict[str, tuple[Need, Frames, Frames]] = {
         needs.USES_OF_REDUCED,
         load(reduced_to_root()),
         without(load(reduced_to_root()), result_used_ns=-1, used_shard=-1),
+    ),
+    "users": (
+        needs.USERS,
+        load(flowing()),
+        without(load(flowing()), used_by_op_id=-1),
+    ),
+    "origins": (
+        needs.ORIGINS,
+        load(collected()),
+        without(load(collected()), data_op_id=-1),
     ),
     "cores": (
         needs.CORES,

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from tests.commtrace.analyze.by_hand import EVERYONE, TRANSFERS
-from tests.commtrace.analyze.second import each_step
+from tests.commtrace.analyze.second import by_operators, each_step, trends
 from tests.commtrace.analyze.second.fingerprinted import replicas
 from tests.commtrace.analyze.second.late import reasons
 from tests.commtrace.analyze.second.lost import losses
@@ -265,7 +265,7 @@ def _row(run: Run, rule: str, calls: list[Any], size: float, module: str) -> Row
     place = f"{first.source_file}:{first.source_line}"
     return {
         "rule": rule,
-        "concerns": "machine" if rule == "shared_cores" else "program",
+        "concerns": "machine" if rule in ("shared_cores", "slow_link") else "program",
         "module": module or common([call.module for call in calls]),
         "op": common([call.op for call in calls]),
         "kind": common([call.kind for call in calls]),
@@ -723,6 +723,37 @@ def _serial_sends(run: Run) -> list[Found]:
     return [(calls, 0.0, "") for calls in each_step.serial_sends(run)]
 
 
+def _metrics_each_step(run: Run) -> list[Found]:
+    return [(calls, _wire(run, calls), "") for calls in by_operators.metrics(run)]
+
+
+def _gathered_logits(run: Run) -> list[Found]:
+    return [
+        (calls, _wire(run, calls, parts), calls[0].module)
+        for calls, parts in by_operators.gathered_logits(run, _layout)
+    ]
+
+
+def _dependent_communication(run: Run) -> list[Found]:
+    return [(calls, 0.0, "") for calls in by_operators.dependent(run)]
+
+
+def _sums_apart(run: Run) -> list[Found]:
+    return [(calls, _wire(run, calls), "") for calls in by_operators.sums_apart(run)]
+
+
+def _growing_steps(run: Run) -> list[Found]:
+    return [(calls, 0.0, "") for calls in trends.growing(run)]
+
+
+def _slow_link(run: Run) -> list[Found]:
+    return [(calls, 0.0, "") for calls in trends.slow_groups(run)]
+
+
+def _broadcast_buffers(run: Run) -> list[Found]:
+    return [(calls, _wire(run, calls), "") for calls in each_step.buffers(run)]
+
+
 RULES: dict[str, Callable[[Run], list[Found]]] = {
     "repeated_all_gather": _repeated_all_gather,
     "ping_pong": _ping_pong,
@@ -747,4 +778,11 @@ RULES: dict[str, Callable[[Run], list[Found]]] = {
     "reduce_then_broadcast": _reduce_then_broadcast,
     "serial_receives": _serial_receives,
     "serial_sends": _serial_sends,
+    "metrics_each_step": _metrics_each_step,
+    "gathered_logits": _gathered_logits,
+    "dependent_communication": _dependent_communication,
+    "sums_apart": _sums_apart,
+    "broadcast_buffers": _broadcast_buffers,
+    "growing_steps": _growing_steps,
+    "slow_link": _slow_link,
 }

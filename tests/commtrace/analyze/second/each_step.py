@@ -8,7 +8,7 @@ from tests.commtrace.analyze.by_hand import EVERYONE
 from tests.commtrace.analyze.second.run import Run
 
 
-def _most_steps(run: Run, calls: list[Any]) -> list[list[Any]]:
+def most_steps(run: Run, calls: list[Any]) -> list[list[Any]]:
     """Lists of calls, each of a single line, of the ranks on which most steps have some."""
     found: dict[Any, list[Any]] = {}
     for call in calls:
@@ -26,7 +26,7 @@ def _most_steps(run: Run, calls: list[Any]) -> list[list[Any]]:
 
 
 def carried_objects(run: Run) -> list[list[Any]]:
-    return _most_steps(run, [call for call in run.comm if call.carries == "objects"])
+    return most_steps(run, [call for call in run.comm if call.carries == "objects"])
 
 
 def barriers(run: Run) -> list[list[Any]]:
@@ -41,10 +41,32 @@ def barriers(run: Run) -> list[list[Any]]:
         is_awaited = any(each.kind in EVERYONE and each.group == call.group for each in after)
         if call.kind == "barrier" and is_awaited:
             found.append(call)
-    return _most_steps(run, found)
+    return most_steps(run, found)
 
 
 def broadcasts(run: Run) -> list[list[Any]]:
+    return most_steps(run, _unchanged(run))
+
+
+def buffers(run: Run) -> list[list[Any]]:
+    unchanged = [(call.rank, call.id) for call in _unchanged(run)]
+    own = [
+        call
+        for call in run.comm
+        if (call.kind, call.phase) == ("broadcast", "forward")
+        and call.module_class == "DistributedDataParallel"
+        and call.blocked_ns >= 0
+        and (call.rank, call.id) not in unchanged
+    ]
+    return [
+        calls
+        for calls in most_steps(run, own)
+        if sum(call.blocked_ns for call in calls if run.is_steady(call.step))
+        >= max(0.05 * run.counted_ns, 1)
+    ]
+
+
+def _unchanged(run: Run) -> list[Any]:
     calls = [
         (call, number)
         for call, number in zip(run.comm, run.numbers, strict=True)
@@ -67,7 +89,7 @@ def broadcasts(run: Run) -> list[list[Any]]:
         if len(before[call.group, number]) == len(run.members(call.group))
         and len(set(before[call.group, number])) == 1
     ]
-    return _most_steps(run, unchanged)
+    return unchanged
 
 
 def serial_receives(run: Run) -> list[list[Any]]:
@@ -175,7 +197,7 @@ def reduced_to_root(run: Run) -> list[list[tuple[Any, Any]]]:
             is_used = 0 <= reduce.result_used_ns <= call.issue_ns
             if reduce.id < call.id and (is_used or call.rank != call.root):
                 before[call.rank, call.id] = reduce
-    lines = _most_steps(run, [call for call in large if (call.rank, call.id) in before])
+    lines = most_steps(run, [call for call in large if (call.rank, call.id) in before])
     return [
         [(call, before[call.rank, call.id]) for call in calls]
         for calls in lines
