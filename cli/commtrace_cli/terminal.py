@@ -30,7 +30,7 @@ from commtrace.escaping import visible
 from commtrace.units import text_of_bytes
 
 if TYPE_CHECKING:
-    from commtrace.views.lines import Line
+    from commtrace.views.lines import StyledLine
 
 PIPED_WIDTH = 160
 
@@ -59,7 +59,7 @@ class Text(RichText):
         return self
 
 
-def styled(line: Line) -> Text:
+def styled(line: StyledLine) -> Text:
     """Return a line of `commtrace.views.lines` for a console."""
     from commtrace.views.lines import STYLES
 

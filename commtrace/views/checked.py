@@ -15,7 +15,7 @@ from commtrace.analyze.divergence import first_verdict, lines_of, of_fault
 from commtrace.analyze.gradients import summary
 from commtrace.analyze.notices import EVERYTHING
 from commtrace.views.html import html
-from commtrace.views.lines import Line, Span, line, markup, text_of
+from commtrace.views.lines import StyledLine, StyledText, line, markup, text_of
 from commtrace.views.table import Table
 
 _MOODS = {"good": "good", "bad": "bad", "": "serious"}
@@ -37,7 +37,7 @@ _TEMPLATE = """
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class CheckedProblem:
     """A fault, or a part of the run that could not be checked.
 
     Attributes:
@@ -48,7 +48,7 @@ class Problem:
             each went on to, and what happened on one of them, each with a title.
     """
 
-    heading: Line
+    heading: StyledLine
     explanation: str
     source: str
     parting: tuple[tuple[str, str], ...]
@@ -68,9 +68,9 @@ class Checked:
 
     problems: Table
     gradients: Table | None
-    result: tuple[Line, ...]
+    result: tuple[StyledLine, ...]
     parted: pd.DataFrame | None
-    audit: tuple[Line, ...]
+    audit: tuple[StyledLine, ...]
 
     @classmethod
     def of(cls, frames: Frames, *, gradients: bool = False) -> Checked:
@@ -94,7 +94,7 @@ class Checked:
         """True if the ranks are known to disagree."""
         return bool(self.problems["is_fault"].any())
 
-    def found(self) -> Iterator[Problem]:
+    def found(self) -> Iterator[CheckedProblem]:
         """Yield the problems; calls that were not compared are part of `result`."""
         rows: list[dict[Any, Any]] = pd.DataFrame(self.problems).to_dict("records")
         for row in rows:
@@ -102,10 +102,10 @@ class Checked:
                 continue
             blamed = blame_text(row)
             about = [] if self.parted is None else of_fault(self.parted, row)
-            yield Problem(
+            yield CheckedProblem(
                 (
-                    Span(str(row["problem"]), "bad" if row["is_fault"] else "serious"),
-                    Span(f"  {blamed}" if blamed else ""),
+                    StyledText(str(row["problem"]), "bad" if row["is_fault"] else "serious"),
+                    StyledText(f"  {blamed}" if blamed else ""),
                 ),
                 str(row["explanation"]),
                 str(row["source"]),
@@ -133,11 +133,13 @@ class Checked:
             lines += [line(f"  at {each.source}")] if each.source else []
             lines += [line(f"  {name}  {text}") for name, text in each.parting]
         for number, each in enumerate(self.audit):
-            lines += [(Span("  "), *each)] if number else [line(""), each]
+            lines += [(StyledText("  "), *each)] if number else [line(""), each]
         return "\n".join(map(text_of, lines))
 
 
-def _result(frames: Frames, problems: pd.DataFrame, parted: pd.DataFrame | None) -> Iterator[Line]:
+def _result(
+    frames: Frames, problems: pd.DataFrame, parted: pd.DataFrame | None
+) -> Iterator[StyledLine]:
     comparison = compared(frames)
     if verdict := first_verdict(problems, parted):
         yield line(verdict, "bad")
@@ -151,7 +153,7 @@ def _result(frames: Frames, problems: pd.DataFrame, parted: pd.DataFrame | None)
             yield line(f"note: {notice.text}", "warning")
 
 
-def _audit(frames: Frames, reduced: pd.DataFrame) -> Iterator[Line]:
+def _audit(frames: Frames, reduced: pd.DataFrame) -> Iterator[StyledLine]:
     lines = summary(reduced)
     if not lines:
         lacking = [each.text for each in notices_of(frames, "gradients") if each.is_minor]
@@ -161,4 +163,4 @@ def _audit(frames: Frames, reduced: pd.DataFrame) -> Iterator[Line]:
     yield line("How gradients were reduced", "strong")
     for each in lines:
         style = "bad" if each.is_fault else _STATES.get(each.state, "warning")
-        yield (Span(f"{each.state:8}", style), Span(each.text))
+        yield (StyledText(f"{each.state:8}", style), StyledText(each.text))

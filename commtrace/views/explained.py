@@ -12,7 +12,7 @@ from commtrace.escaping import visible
 from commtrace.schema import HARNESS
 from commtrace.units import text_of_bytes, text_of_duration, text_of_ranks, text_of_value
 from commtrace.views.html import html
-from commtrace.views.lines import Line, Span, line, markup, text_of
+from commtrace.views.lines import StyledLine, StyledText, line, markup, text_of
 
 _REPORTED_IN_PLACE = ("operator", "layouts", "candidates", "source")
 """Unknown facts reported in their place; others are listed as notes at the end."""
@@ -58,17 +58,17 @@ class Explained:
     folder: str = ""
 
     @property
-    def title(self) -> Line:
+    def title(self) -> StyledLine:
         """The call, its axis, step and phase."""
         story = self.story
         axis = story.group.mesh_axis or story.group.description or f"group {story.group.name}"
         where = f"step {story.where.step}, " if story.where.step >= 0 else ""
         return (
-            Span(f"{story.rank}:{story.id} {story.kind}", "strong"),
-            Span(f" on {axis}, {where}{story.where.phase or 'phase not known'}"),
+            StyledText(f"{story.rank}:{story.id} {story.kind}", "strong"),
+            StyledText(f" on {axis}, {where}{story.where.phase or 'phase not known'}"),
         )
 
-    def parts(self) -> Iterator[tuple[str, list[Line]]]:
+    def parts(self) -> Iterator[tuple[str, list[StyledLine]]]:
         """Yield the parts that have anything, each a heading and its lines."""
         story = self.story
         for heading, lines in (
@@ -83,14 +83,17 @@ class Explained:
             if found := list(lines):
                 yield heading, found
 
-    def findings(self) -> list[list[Line]]:
+    def findings(self) -> list[list[StyledLine]]:
         """Return the findings that the call is part of, with advice."""
         return [
-            [(Span(each.rule, "serious"), Span(f"  {each.title}")), line(each.advice, "advice")]
+            [
+                (StyledText(each.rule, "serious"), StyledText(f"  {each.title}")),
+                line(each.advice, "advice"),
+            ]
             for each in self.story.findings
         ]
 
-    def notes(self) -> list[Line]:
+    def notes(self) -> list[StyledLine]:
         """Return what is unknown about the call and not reported in its place."""
         unknown = self.story.unknown
         texts = [text for part, text in unknown.items() if part not in _REPORTED_IN_PLACE]
@@ -165,7 +168,7 @@ def few_peers(peers: tuple[Peer, ...], rows: int) -> list[Peer]:
     return [peers[i] for i in sorted(list(dict.fromkeys(places))[:rows])]
 
 
-def _where(story: Story, folder: str) -> Iterator[Line]:
+def _where(story: Story, folder: str) -> Iterator[StyledLine]:
     where = story.where
     if where.source_file:
         inside = f" in {where.source_function}" if where.source_function else ""
@@ -192,7 +195,7 @@ def _where(story: Story, folder: str) -> Iterator[Line]:
         yield line(f"one of {story.num_alike} such calls of rank {story.rank} at this line")
 
 
-def _source_lines(story: Story) -> Iterator[Line]:
+def _source_lines(story: Story) -> Iterator[StyledLine]:
     """Yield the numbered lines around the call, without their common indentation."""
     where = story.where
     indent = min((_indent(each.text) for each in where.lines if each.text.strip()), default=0)
@@ -206,7 +209,7 @@ def _indent(text: str) -> int:
     return len(text) - len(text.lstrip())
 
 
-def _why(story: Story) -> Iterator[Line]:
+def _why(story: Story) -> Iterator[StyledLine]:
     why = story.why
     if why.carries and why.carries != HARNESS:
         of = "" if why.carries == "parameters" else "of "
@@ -218,7 +221,7 @@ def _why(story: Story) -> Iterator[Line]:
     needs = f" needs its argument {why.argument} in another layout" if why.argument else ""
     if why.source_spec and why.source_spec == why.target_spec:
         needs = f" exchanges parts of its argument {why.argument}" if why.argument else ""
-    yield (Span(why.op, "strong"), Span(needs))
+    yield (StyledText(why.op, "strong"), StyledText(needs))
     if why.note:
         yield line(f"  {why.note}")
     outer = [each.op for each in why.operators if each.op != why.op]
@@ -240,19 +243,19 @@ def _listed(names: tuple[str, ...]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _candidates(story: Story) -> Iterator[Line]:
+def _candidates(story: Story) -> Iterator[StyledLine]:
     if not story.why.candidates and story.why.op:
         yield line(story.unknown.get("candidates") or story.unknown["layouts"], "faint")
     for each in story.why.candidates:
         axis = f"on {each.axis}  " if each.axis else ""
         text = f"{axis}{each.layouts}  {text_of_duration(each.cost_s * 1e9)}"
         if each.is_chosen:
-            yield (Span("> ", "chosen"), Span(text, "strong"), Span("  cheapest"))
+            yield (StyledText("> ", "chosen"), StyledText(text, "strong"), StyledText("  cheapest"))
         else:
             yield line(f"  {text}", "faint")
 
 
-def _steps(story: Story) -> Iterator[Line]:
+def _steps(story: Story) -> Iterator[StyledLine]:
     steps = story.why.steps
     if len(steps) < 2:
         return
@@ -261,11 +264,11 @@ def _steps(story: Story) -> Iterator[Line]:
         size = text_of_bytes(step.payload_bytes) if step.payload_bytes >= 0 else "size not known"
         on_axis = f" on {step.axis}" if step.axis else ""
         text = f"{number}. {step.kind}{on_axis}, {size} ({story.rank}:{step.id})"
-        mark = Span("> ", "chosen") if is_this else Span("  ")
-        yield (mark, Span(text, "strong" if is_this else "faint"))
+        mark = StyledText("> ", "chosen") if is_this else StyledText("  ")
+        yield (mark, StyledText(text, "strong" if is_this else "faint"))
 
 
-def _sent(story: Story) -> Iterator[Line]:
+def _sent(story: Story) -> Iterator[StyledLine]:
     reduced = f", {story.reduce_op}" if story.reduce_op else ""
     is_async = ", asynchronous" if story.is_async else ""
     yield line(f"{story.native_op or story.kind}{reduced}{is_async}")
@@ -297,7 +300,7 @@ def _bytes(num_bytes: int) -> str:
     return "not known" if num_bytes < 0 else text_of_bytes(num_bytes)
 
 
-def _time(story: Story) -> Iterator[Line]:
+def _time(story: Story) -> Iterator[StyledLine]:
     time = story.time
     if time.after_start_ns >= 0:
         lasted = f", took {text_of_duration(time.lasted_ns)}" if time.lasted_ns >= 0 else ""
@@ -308,7 +311,7 @@ def _time(story: Story) -> Iterator[Line]:
         hidden = time.hidden_ns
         rest = f", {text_of_duration(hidden)} overlapped" if hidden > 0 else ""
         blocked = f"blocked rank {story.rank} for {text_of_duration(time.blocked_ns)}"
-        yield (Span(blocked, "strong"), Span(rest))
+        yield (StyledText(blocked, "strong"), StyledText(rest))
     else:
         yield line(f"it is not known for how long it blocked rank {story.rank}")
     if time.wait_ns > 0:
@@ -325,7 +328,7 @@ def _time(story: Story) -> Iterator[Line]:
         yield line(f"{speeds[0]}/s algbw, {speeds[1]}/s busbw")
 
 
-def _peers(story: Story) -> Iterator[Line]:
+def _peers(story: Story) -> Iterator[StyledLine]:
     differing = [peer.rank for peer in story.peers if peer.differs]
     if story.missing_ranks:
         arrived = f"{len(story.peers)} of {len(story.peers) + len(story.missing_ranks)}"

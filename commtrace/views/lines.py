@@ -28,27 +28,27 @@ STYLES: dict[str, tuple[str, str]] = {
 """Styles by name: rich's in the terminal, and CSS in a notebook."""
 
 
-class Span(NamedTuple):
+class StyledText(NamedTuple):
     """A part of a line."""
 
     text: str
     style: str = ""
 
 
-Line = tuple[Span, ...]
+StyledLine = tuple[StyledText, ...]
 
 
-def line(text: str, style: str = "") -> Line:
+def line(text: str, style: str = "") -> StyledLine:
     """Return a line of a single style."""
-    return (Span(text, style),)
+    return (StyledText(text, style),)
 
 
-def text_of(spans: Line) -> str:
+def text_of(spans: StyledLine) -> str:
     """Return a line without styles, with control characters visible."""
     return visible("".join(span.text for span in spans))
 
 
-def markup(lines: Iterable[Line]) -> Markup:
+def markup(lines: Iterable[StyledLine]) -> Markup:
     """Return lines as HTML, escaped, each an element that keeps its spaces."""
     return Markup("").join(
         Markup('<div style="white-space: pre-wrap">{}</div>').format(

@@ -1,4 +1,4 @@
-"""What a step of train.py may send."""
+"""Bounds on what a step of train.py sends."""
 
 import pytest
 import torch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from tests.commtrace.analyze.training import training_trace
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+ROOT = Path(__file__).parents[3]
 CELLS = (
     "import commtrace\nfrom IPython.display import display\nrun = commtrace.load('run.json')",
     "display(run.flame())\nrun.timeline()",
@@ -34,7 +36,9 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Any:
     client = NotebookClient(
         made, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     )
-    return client.execute()
+    environment = {name: text for name, text in os.environ.items() if name != "PLOTLY_RENDERER"}
+    paths = [str(ROOT), environment.get("PYTHONPATH", "")]
+    return client.execute(env=environment | {"PYTHONPATH": os.pathsep.join(filter(None, paths))})
 
 
 def outputs(notebook: Any) -> list[Any]:
