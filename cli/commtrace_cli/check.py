@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from rich.padding import Padding
@@ -12,15 +11,11 @@ from rich.padding import Padding
 from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.options import inputs, printing, processes, selection
-from commtrace_cli.parting import print_parting
-from commtrace_cli.terminal import Text, data_console, finish
+from commtrace_cli.parting import print_lines
+from commtrace_cli.terminal import Text, data_console, finish, styled
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from rich.console import Console
-
-    from commtrace.analyze import Frames
-    from commtrace.analyze.consistency import Comparison
+    from commtrace.views.checked import Checked
 
 EXAMPLE = """
 Examples:
@@ -66,92 +61,39 @@ def check(
     frames = load_run(trace, workers, dask)
     from commtrace.analyze import CATALOG
     from commtrace.analyze.consistency import compared
+    from commtrace.views.checked import Checked
 
-    analysis = CATALOG["consistency"]
-    problems = analysis.function(frames)
-    has_fault = bool(problems["is_fault"].any())
-    parted = CATALOG["divergences"]
-    audit = {CATALOG["gradients"]: CATALOG["gradients"].function(frames)} if gradients else {}
+    checked = Checked.of(frames, gradients=gradients)
+    problems, audit = checked.problems, checked.gradients
     if as_csv:
-        write_csv(next(iter(audit.values()), problems))
+        write_csv(problems if audit is None else audit)
     elif as_json:
-        tables = {analysis: problems, parted: parted.function(frames), **audit}
+        parted = CATALOG["divergences"]
+        tables = {CATALOG["consistency"]: problems, parted: parted.function(frames)}
+        tables |= {} if audit is None else {CATALOG["gradients"]: audit}
         write_json(frames.run, tables, compared=asdict(compared(frames)))
-    elif not problems.empty or audit or not is_silent(frames, trace):
-        _print(frames, problems, compared(frames), parted.function(frames) if has_fault else None)
-        if gradients:
-            _print_gradients(frames)
+    elif not problems.empty or gradients or not is_silent(frames, trace):
+        _print(checked)
         finish([], then=["commtrace", "report", trace])
-    if has_fault:
+    if checked.has_fault:
         raise typer.Exit(FAULT)
-    if any((table["state"] == "unknown").all() for table in audit.values()):
+    if audit is not None and (audit["state"] == "unknown").all():
         raise typer.Exit(UNDECIDED)
 
 
-def _print_gradients(frames: Frames) -> None:
-    from commtrace.analyze import notices_of
-    from commtrace.analyze.gradients import gradients, summary
-
+def _print(checked: Checked) -> None:
     console = data_console()
-    console.print()
-    lines = summary(gradients(frames))
-    if not lines:
-        lacking = [each.text for each in notices_of(frames, "gradients") if each.is_minor]
-        text = " ".join(lacking) or "No reduced gradient was observed in this run."
-        console.print(Text(f"gradients: {text}", style="yellow"))
-        return
-    console.print(Text("How gradients were reduced", style="bold"))
-    for line in lines:
-        style = "bold red" if line.is_fault else _STYLE_OF_STATE.get(line.state, "yellow")
-        console.print(
-            Padding(
-                Text.assemble((f"{line.state:8}", style), line.text), (0, 0, 0, 2), expand=False
-            )
-        )
-
-
-_STYLE_OF_STATE = {"right": "green"}
-_STYLES = {"good": "bold green", "bad": "bold red", "": "bold yellow"}
-
-
-def _print(
-    frames: Frames, problems: pd.DataFrame, comparison: Comparison, parted: pd.DataFrame | None
-) -> None:
-    from commtrace.analyze.consistency import NOT_COMPARED, result_of
-    from commtrace.analyze.divergence import first_verdict, of_fault
-
-    console = data_console()
-    if verdict := first_verdict(problems, parted):
-        console.print(Text(verdict, style=_STYLES["bad"]))
-    result, mood = result_of(frames, comparison, int(problems["is_fault"].sum()))
-    console.print(Text(result, style=_STYLES[mood]))
-    for line in comparison.lines():
-        console.print(Text(line, style="dim"))
-    for text in _lacks(frames):
-        console.print(Text(f"note: {text}", style="yellow"))
-    # `lines` has stated the calls that were not compared.
-    for row in problems[problems["problem"] != NOT_COMPARED].to_dict("records"):
-        _print_one(console, row)
-        print_parting(console, [] if parted is None else of_fault(parted, row))
-
-
-def _lacks(frames: Frames) -> list[str]:
-    """Return what the trace lacks, so that an empty result is not mistaken for a clean run."""
-    from commtrace.analyze import notices_of
-    from commtrace.analyze.notices import EVERYTHING
-
-    notices = [each for each in notices_of(frames) if not each.is_minor]
-    return [each.text for each in notices if EVERYTHING in each.limits]
-
-
-def _print_one(console: Console, row: Mapping[Any, Any]) -> None:
-    from commtrace.analyze.consistency.problem import blame_text
-
-    style = "bold red" if row["is_fault"] else "bold yellow"
-    blamed = blame_text(row)
-    console.print()
-    console.print(Text.assemble((str(row["problem"]), style), f"  {blamed}" if blamed else ""))
-    console.print(Padding(Text(str(row["explanation"])), (0, 0, 0, 2), expand=False))
-    if row["source"]:
-        source = Text(f"at {row['source']}", style="dim")
-        console.print(Padding(source, (0, 0, 0, 2), expand=False))
+    for line in checked.result:
+        console.print(styled(line))
+    for each in checked.found():
+        console.print()
+        console.print(styled(each.heading))
+        console.print(Padding(Text(each.explanation), (0, 0, 0, 2), expand=False))
+        if each.source:
+            source = Text(f"at {each.source}", style="dim")
+            console.print(Padding(source, (0, 0, 0, 2), expand=False))
+        print_lines(console, each.parting)
+    for number, line in enumerate(checked.audit):
+        if number == 0:
+            console.print()
+        console.print(Padding(styled(line), (0, 0, 0, 2 if number else 0), expand=False))

@@ -18,7 +18,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TextIO, cast
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 from rich.console import Console
 from rich.segment import Segment
@@ -28,6 +28,9 @@ from commtrace.atomic_write import check_writable
 from commtrace.errors import CommtraceError, UsageError
 from commtrace.escaping import visible
 from commtrace.units import text_of_bytes
+
+if TYPE_CHECKING:
+    from commtrace.views.lines import StyledLine
 
 PIPED_WIDTH = 160
 
@@ -54,6 +57,13 @@ class Text(RichText):
         """Append a text; a string is made visible first."""
         super().append(visible(text) if isinstance(text, str) else text, style)
         return self
+
+
+def styled(line: StyledLine) -> Text:
+    """Return a line of `commtrace.views.lines` for a console."""
+    from commtrace.views.lines import STYLES
+
+    return Text.assemble(*((text, STYLES[style][0]) for text, style in line))
 
 
 class _Console(Console):

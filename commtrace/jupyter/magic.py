@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import itertools
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -25,6 +26,15 @@ from commtrace.tracefile import write_trace
 from commtrace.views.cells import with_cells
 from commtrace.views.run import load
 from commtrace.views.views import Views
+
+_USE = """\
+Use:
+    %%commtrace [NAME] [-o PATH] [-d {op,collective}] [--stacks] [-q]
+        records the cell, shows a summary below it, and stores the run in the variable NAME
+    %%commtrace sql NAME...
+        answers the cell, a statement of SQL, from the runs in variables
+Several ranks: run = commtrace.launch(FUNCTION, nproc=4)"""
+_NPROC = re.compile(r"(?:^|\s)(?:--nproc(?:[-_]per[-_]node)?|-n)(?:[ =](\d+))?(?=\s|$)")
 
 
 @magics_class
@@ -55,9 +65,7 @@ class CommtraceMagics(Magics):
         if (words := line.split())[:1] == ["sql"]:
             display(self._answer(words[1:], cell))
             return
-        chosen = parse_argstring(self.commtrace, line)
-        if chosen.name and not chosen.name.isidentifier():
-            raise UsageError(f"%%commtrace: {chosen.name!r} is not a valid variable name")
+        chosen = self._parsed(line)
         run_cell = self._compiled(cell)
         recording = record(detail=chosen.detail, stacks=chosen.stacks)
         try:
@@ -75,6 +83,26 @@ class CommtraceMagics(Magics):
                 self._shell.user_ns[chosen.name] = run
         if not chosen.quiet:
             display(run)
+
+    def _parsed(self, line: str) -> Any:
+        """Return the options in the line of the magic; a mistake is answered with its use."""
+        if asked := _NPROC.search(line):
+            num_ranks, first = asked[1] or "4", line.split()[0]
+            raise UsageError(
+                f"%%commtrace records this process, which is one rank. For {num_ranks} ranks, put "
+                "the cell's code in a function, say train, and call\n"
+                f"    {first if first.isidentifier() else 'run'} = "
+                f"commtrace.launch(train, nproc={num_ranks})\n"
+                "or record a script:\n"
+                f"    !commtrace run --nproc {num_ranks} -o run.json train.py"
+            )
+        try:
+            chosen = parse_argstring(self.commtrace, line)
+        except UsageError as error:
+            raise UsageError(f"%%commtrace: {error}\n{_USE}") from None
+        if chosen.name and not chosen.name.isidentifier():
+            raise UsageError(f"%%commtrace: {chosen.name!r} is no name of a variable\n{_USE}")
+        return chosen
 
     def _answer(self, names: Sequence[str], statement: str) -> pd.DataFrame:
         """Return what a statement selects from runs in variables of the notebook."""

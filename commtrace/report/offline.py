@@ -44,14 +44,14 @@ def offline_page(
         # Only texts of this package are exempt from escaping; no value of a trace is.
         style=Markup(style),
         script=Markup(script),
-        plotly=_packed_plotly(),
+        plotly=packed_plotly(),
         data=packed(json.dumps(data, separators=(",", ":"), default=_plain)),
         **shown,
     )
 
 
 @functools.cache
-def _packed_plotly() -> str:
+def packed_plotly() -> str:
     """Compress plotly.js once for all pages that a process writes."""
     return packed(get_plotlyjs())
 

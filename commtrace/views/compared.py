@@ -67,14 +67,16 @@ class Compared(ValueComparison):
     def divergence(self) -> go.Figure:
         """Draw the divergence by module and step."""
         from commtrace.figures.divergence import divergence_map
+        from commtrace.views.figure import Drawn
 
-        return divergence_map(self, divergence(self, self.left))
+        return Drawn(divergence_map(self, divergence(self, self.left)))
 
     def along_the_program(self) -> go.Figure:
         """Draw the distances along the program, and the tolerance."""
         from commtrace.figures.divergence import divergence_line
+        from commtrace.views.figure import Drawn
 
-        return divergence_line(self)
+        return Drawn(divergence_line(self))
 
     def report(self, path: Path | str) -> Path:
         """Write the page of the comparison, as `commtrace compare -o` does; return its path.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from commtrace.analyze import Frames
+    from commtrace.views.checked import Checked
     from commtrace.views.explained import Explained
     from commtrace.views.table import Table
 
@@ -91,6 +92,19 @@ class Views(ABC):
 
         frames = self.frames()
         return Explained(explain(frames, find_call(frames, call)), program_folder(frames))
+
+    def check(self, *, gradients: bool = False) -> Checked:
+        """Check that all ranks made consistent calls, as `commtrace check` does.
+
+        The result states the first disagreement, the ranks to blame, and where they parted before;
+        or how many calls were compared. `has_fault` is for programs, `problems` is the table.
+
+        Args:
+            gradients: State how each gradient was reduced, of a run recorded with `values`.
+        """
+        from commtrace.views.checked import Checked
+
+        return Checked.of(self.frames(), gradients=gradients)
 
     def diff(self, after: Views | Frames | Path | str) -> Table:
         """Return the changes from this run to another, by module, operator, kind, group and phase.
@@ -227,6 +241,7 @@ def _drawn(frames: Frames, name: str, options: dict[str, Any]) -> go.Figure:
 
     from commtrace.analyze.notices import replayed_note
     from commtrace.figures import PICTURES
+    from commtrace.views.figure import Drawn
 
     if name not in PICTURES:
         raise unknown_name("picture", name, PICTURES)
@@ -234,4 +249,4 @@ def _drawn(frames: Frames, name: str, options: dict[str, Any]) -> go.Figure:
     figure = PICTURES[name].draw(frames, **({"theme": theme} | options))
     if note := replayed_note(frames):
         figure.update_layout(title_subtitle={"text": note, "font": {"size": 12}})
-    return figure
+    return Drawn(figure)

@@ -24,6 +24,9 @@ ELSEWHERE = {
     "contributing.md": "CONTRIBUTING.md",
     **{(name := f"notebooks/{path.name}"): name for path in ROOT.glob("notebooks/*.ipynb")},
 }
+SEARCH = {"changelog": {"exclude": True}, "howto": {"boost": 4}}
+"""By the first part of a page's path, its settings of the search: how-tos come first."""
+
 _PAGES = {source: page for page, source in ELSEWHERE.items()}
 _LINK = re.compile(
     r"(?<!`)(\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)"
@@ -45,6 +48,8 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Turn links to files of the repository into links to pages, or into the repository."""
     here = page.file.src_uri
+    if (searched := SEARCH.get(re.split(r"[./]", here)[0])) is not None:
+        page.meta["search"] = searched
     source = ELSEWHERE.get(here, f"docs/{here}")
 
     def led(found: re.Match[str]) -> str:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from commtrace.tracefile import write_trace
+from commtrace.views.run import load
 from tests.cli.conftest import Commtrace
 from tests.commtrace.analyze.consistency.runs import changed, training
 from tests.commtrace.analyze.rows import call, group, rank_row, trace_of
@@ -51,6 +52,14 @@ def test_a_fault_ends_with_code_1_and_is_explained(commtrace: Commtrace, broken_
         "  parted  Rank 3 and rank 1 made the same calls from the same lines; only the\n"
         "          element type of this call differs.\n"
     )
+
+
+def test_a_notebook_shows_what_the_terminal_shows(commtrace: Commtrace, broken_json: Path) -> None:
+    ended = commtrace("check", broken_json, columns=400)
+    shown = repr(load(broken_json).check())
+    assert [" ".join(line.split()) for line in shown.splitlines() if line.strip()] == [
+        " ".join(line.split()) for line in ended.out.splitlines() if line.strip()
+    ]
 
 
 def test_what_was_lost_is_reported_and_is_no_fault(commtrace: Commtrace, tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
 
 from commtrace.event import SourceRow
 from commtrace.tracefile import write_trace
+from commtrace.views.run import load
 from tests.cli.conftest import Commtrace
 from tests.commtrace.analyze.rows import call, group, op, trace_of
 
@@ -77,6 +79,17 @@ def test_the_story_goes_from_the_line_to_the_peers(commtrace: Commtrace, needed_
         "         1:7   +1.5 ms   500 µs    0 ns    500 µs  last\n"
     )
     assert ended.err == f"next  commtrace explain {needed_json} 1:7\n"
+
+
+def test_a_notebook_shows_what_the_terminal_shows(commtrace: Commtrace, needed_json: Path) -> None:
+    ended = commtrace("explain", needed_json, "longest", columns=400)
+    explained = load(needed_json).explain("longest")
+    lines = [line.rstrip() for line in ended.out.rstrip().splitlines()]
+    assert repr(explained).splitlines() == lines
+    html = re.sub(r"<style.*?</style>|<[^>]+>", " ", explained._repr_html_(), flags=re.DOTALL)
+    shown = " ".join(unescape(html).split())
+    for part in "  ".join(lines).split("  "):
+        assert " ".join(part.split()) in shown
 
 
 @pytest.mark.parametrize("columns", [40, 80, 140])

@@ -76,11 +76,15 @@ def test_a_notebook_is_small_and_its_figures_have_pictures(path: Path) -> None:
 
 def test_there_are_notebooks() -> None:
     assert {path.stem for path in NOTEBOOKS} == {
+        "accelerate",
         "change_what_pays",
         "compare_layouts",
+        "ddp",
         "debug_sequence_parallel",
         "find_a_wrong_layout",
         "first_look",
+        "fsdp2",
+        "pipeline",
     }
 
 

@@ -92,10 +92,26 @@ def test_without_options_operators_are_recorded_and_nothing_is_named(
 def test_a_line_that_makes_no_sense_is_refused_before_the_cell_runs(
     line: str, cell: Any, shell: Any
 ) -> None:
-    from IPython.core.error import UsageError
-
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=r"(?s)^%%commtrace.*\nUse:\n    %%commtrace \[NAME\]"):
         cell(f"%%commtrace {line}\nx = 1")
+    assert "x" not in shell.user_ns
+
+
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("run --nproc 2", "run = commtrace.launch(train, nproc=2)"),
+        ("--nproc=8 traced", "run = commtrace.launch(train, nproc=8)"),
+        ("mine -n 3", "mine = commtrace.launch(train, nproc=3)"),
+        ("run --nproc_per_node 2 train.py", "commtrace run --nproc 2 -o run.json train.py"),
+    ],
+)
+def test_a_cell_for_several_ranks_is_pointed_to_launch(
+    line: str, instead: str, cell: Any, shell: Any
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        cell(f"%%commtrace {line}\nx = 1")
+    assert instead in str(refused.value)
     assert "x" not in shell.user_ns
 
 

@@ -156,7 +156,27 @@ def test_a_call_is_explained(run: Run) -> None:
     assert explained.story.time.blocked_ns == run.comm["blocked_ns"].max()
     for shown in (text_of(explained._repr_html_()), repr(explained)):
         assert explained.story.kind in shown
-        assert f"call {explained.story.id} of rank {explained.story.rank}" in shown
+        assert f"{explained.story.rank}:{explained.story.id} all_reduce on tp, step 1" in shown
+
+
+def test_a_run_is_checked(run: Run) -> None:
+    checked = run.check()
+    assert not checked.has_fault
+    for shown in (text_of(checked._repr_html_()), repr(checked)):
+        assert "no fault in" in shown
+        assert "compared: " in shown
+    assert checked.gradients is None
+    assert "gradients: " in repr(run.check(gradients=True))
+
+
+def test_a_fault_is_shown_with_its_evidence() -> None:
+    rows = [call(rank=rank, seq=0, dtype=f"float{16 << rank}") for rank in range(2)]
+    checked = load(run_of(rows, num_ranks=2)).check()
+    assert checked.has_fault
+    assert list(checked.problems["problem"]) == ["dtype"]
+    for shown in (text_of(checked._repr_html_()), repr(checked)):
+        assert "1 fault in 2 calls of 2 ranks" in shown
+        assert "rank 0: float16; rank 1: float32" in shown
 
 
 def test_two_runs_are_compared(run: Run, tmp_path: Path) -> None:
@@ -190,6 +210,7 @@ def test_names_of_the_trace_are_escaped_wherever_they_are_shown() -> None:
         run._repr_html_() or "",
         run.findings()._repr_html_(),
         run.explain("0:1")._repr_html_(),
+        run.check()._repr_html_(),
         run.table("by_module")._repr_html_(),
         run.table("comm")[["module", "kind"]]._repr_html_(),
     ]
@@ -201,7 +222,12 @@ def test_names_of_the_trace_are_escaped_wherever_they_are_shown() -> None:
 
 
 def test_what_is_shown_holds_no_script_and_loads_nothing(run: Run) -> None:
-    for html in (run._repr_html_() or "", run.findings()._repr_html_()):
+    for html in (
+        run._repr_html_() or "",
+        run.findings()._repr_html_(),
+        run.explain("longest")._repr_html_(),
+        run.check()._repr_html_(),
+    ):
         assert not re.search(r"<script|https?:|url\(|@import|on[a-z]+=", html)
 
 
