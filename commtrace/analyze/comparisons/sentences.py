@@ -1,4 +1,4 @@
-"""What a run does otherwise than its baseline, in sentences: its steps, kinds and bytes.
+"""Differences of a run from its baseline, in sentences: its steps, kinds and bytes.
 
 A kind *became* others if, of calls with an equal payload, as many are gone in each step as each of
 the others is more often made: all_reduce, for instance, becomes reduce_scatter and all_gather.
