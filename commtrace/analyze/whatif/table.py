@@ -89,8 +89,7 @@ def _in_mean_step(outcome: Outcome, saving: Saving) -> Outcome:
     if not saving.time_ns > 0:
         return outcome
     least, most = (
-        each / saving.time_ns * outcome.before.step_ns
-        for each in (saving.least_ns, saving.most_ns)
+        each / saving.time_ns * outcome.before.step_ns for each in (saving.least_ns, saving.most_ns)
     )
     return replace(outcome, saved_ns=(least, most))
 
