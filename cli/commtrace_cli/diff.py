@@ -76,7 +76,11 @@ def diff(
     tables = _compared(runs, labels)
     grown = list(_grown(tables, fail_on_increase or (), tolerance))
     if as_markdown:
-        totals = {label: [line.plain for line in _totals(tables[label])] for label in tables}
+        heads = dict(zip(tables, _headlines(runs), strict=True))
+        totals = {
+            label: [*heads[label], *(line.plain for line in _totals(table))]
+            for label, table in tables.items()
+        }
         write(markdown(labels, tables, totals, grown, rows))
     if output is not None:
         _write_page(runs, labels, output)
@@ -198,18 +202,26 @@ def _print(runs: Sequence[Frames], tables: dict[str, pd.DataFrame], rows: int) -
         known = f"; the change of bytes sent is {note}" if note else ""
         console.print(Text(f"no difference in {places}{known}", style="bold"))
         return
+    heads = _headlines(runs)
     for number, (label, table) in enumerate(tables.items()):
         if len(tables) > 1:
             console.print("\n" * bool(number), end="")
             console.print(Text(f"{label}, compared with the baseline", style="bold underline"))
-        _print_counts(console, table)
+        _print_counts(console, table, heads[number])
     if len(tables) == 1:
         _print_places(console, next(iter(tables.values())), rows)
     else:
         _print_growth(console, runs, list(tables), rows)
 
 
-def _print_counts(console: Console, table: pd.DataFrame) -> None:
+def _headlines(runs: Sequence[Frames]) -> list[list[str]]:
+    """Return what each run does otherwise than the baseline, in sentences."""
+    from commtrace.analyze.comparisons.sentences import headlines
+
+    return [headlines(runs[0], other) for other in runs[1:]]
+
+
+def _print_counts(console: Console, table: pd.DataFrame, heads: Sequence[str]) -> None:
     from commtrace.analyze.comparisons.diff import SAME
 
     changes = table[table["change"] != SAME]
@@ -217,7 +229,7 @@ def _print_counts(console: Console, table: pd.DataFrame) -> None:
     parts = [f"{num} {change}" for change, num in counts.items()]
     same = f"{len(table) - len(changes)} the same"
     console.print(Text(", ".join([*parts, same]), style="bold"))
-    for line in _totals(table):
+    for line in (*map(Text, heads), *_totals(table)):
         console.print(line)
 
 

@@ -45,8 +45,9 @@ def test_what_changed_in_all_comes_before_the_places(
     commtrace: Commtrace, run_json: Path, longer_json: Path
 ) -> None:
     ended = commtrace("diff", run_json, longer_json, columns=160)
-    first, total, title = ended.out.split("\n")[:3]
+    first, step, total, title = ended.out.split("\n")[:4]
     assert first == "5 added, 10 the same"
+    assert step.startswith("A step takes ")
     assert re.fullmatch(
         r"in a step: 10 -> 15 calls \(\+50%\), 6.14 kB -> 9.22 kB sent \(\+50%\), "
         r"\S+ .s -> \S+ .s blocked \(\+\d+%\)",
@@ -124,9 +125,10 @@ def test_three_runs_are_each_compared_with_the_first(
     assert "note: The runs have 4, 4 and 8 ranks" in ended.out
     longer = lines.index("longer.json, compared with the baseline")
     assert lines[longer + 1] == "5 added, 10 the same"
-    assert lines[longer + 2].startswith("in a step: 10 -> 15 calls (+50%)")
+    assert lines[longer + 2].startswith("A step takes ")
+    assert lines[longer + 3].startswith("in a step: 10 -> 15 calls (+50%)")
     wider = lines.index("wider.json, compared with the baseline")
-    assert lines[wider + 2].startswith("in a step: 10 -> 10 calls, 6.14 kB -> ")
+    assert any(each.startswith("in a step: 10 -> 10 calls, 6.14 kB -> ") for each in lines[wider:])
     by_module, by_kind = ended.out.index("What changed, by module"), ended.out.index("by kind")
     assert wider < by_module < by_kind
     assert re.search(r"^ *layers\.2 .*\+", ended.out, re.MULTILINE)

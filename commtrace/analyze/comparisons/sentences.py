@@ -168,15 +168,19 @@ def time_sentence(before: Frames, after: Frames, column: str, what: str) -> str:
     return f"{what} {texts[1]} instead of {texts[0]}{part}"
 
 
+def _exchanges(table: pd.DataFrame) -> tuple[list[Became], list[Became]]:
+    """Return the kinds that became others, and in reverse those that others became."""
+    changes = [f"{name}_change" for name in ("calls", "wire_bytes")]
+    opposite = table.assign(**{name: -table[name] for name in changes})
+    return became(table), [each for each in became(opposite) if len(each.kinds) > 1]
+
+
 def count_sentences(before: Frames, after: Frames) -> Iterator[str]:
     """Yield sentences on calls that became others, on other calls, and on bytes sent."""
     table, per_step = _by_payload(before, after)
     if table.empty:
         return
-    split = became(table)
-    changes = [f"{name}_change" for name in ("calls", "wire_bytes")]
-    opposite = table.assign(**{name: -table[name] for name in changes})
-    joined = [each for each in became(opposite) if len(each.kinds) > 1]
+    split, joined = _exchanges(table)
     yield from (each.text() for each in split)
     yield from (each.text_of_opposite() for each in joined)
     others = table.groupby("kind")["calls_change"].sum()
@@ -202,8 +206,23 @@ def count_sentences(before: Frames, after: Frames) -> Iterator[str]:
 def sentences(before: Frames, after: Frames) -> list[str]:
     """Return what the second run does otherwise, the most important first."""
     times = (
-        time_sentence(before, after, "duration_ns", "a step takes"),
+        _step_sentence(before, after),
         time_sentence(before, after, "blocked_ns", "communication blocks a rank in it for"),
     )
-    found = [*filter(None, times), *count_sentences(before, after)]
-    return [text[0].upper() + text[1:] for text in found]
+    return _capitalized([*filter(None, times), *count_sentences(before, after)])
+
+
+def headlines(before: Frames, after: Frames) -> list[str]:
+    """Return what totals of calls and bytes do not say: step times, and kinds that became others."""
+    table, _ = _by_payload(before, after)
+    split, joined = _exchanges(table) if len(table) else ([], [])
+    texts = (_step_sentence(before, after), *(each.text() for each in split))
+    return _capitalized([*filter(None, texts), *(each.text_of_opposite() for each in joined)])
+
+
+def _step_sentence(before: Frames, after: Frames) -> str:
+    return time_sentence(before, after, "duration_ns", "a step takes")
+
+
+def _capitalized(texts: list[str]) -> list[str]:
+    return [text[0].upper() + text[1:] for text in texts]
