@@ -81,6 +81,12 @@ def test_the_reference_documents_what_exists() -> None:
         assert hasattr(importlib.import_module(module), attribute), each
 
 
+def test_the_reference_of_commtrace_begins_with_what_is_used_first() -> None:
+    text = (ROOT / "docs" / "reference" / "commtrace.md").read_text("utf-8")
+    names = [name.rpartition(".")[2] for name in re.findall(r"^::: (\S+)$", text, re.M)]
+    assert names[:3] == ["record", "load", "Run"]
+
+
 def errors_of(package: str) -> set[str]:
     """Return the public classes of errors and warnings that a package defines."""
     return {
