@@ -53,6 +53,14 @@ def test_what_is_gathered_for_something_else_is_not(
     assert found(flowing(num_detailed=0), "gathered_logits") == []
 
 
+def test_without_operators_nothing_is_known_of_what_they_read() -> None:
+    trace = flowing()
+    trace = replace(
+        trace, tables={name: rows for name, rows in trace.tables.items() if name != "ops"}
+    )
+    assert found(trace, "gathered_logits") == found(trace, "sums_apart") == []
+
+
 def test_two_sums_that_are_only_added_could_be_reduced_at_once() -> None:
     (one,) = found(flowing(), "sums_apart")
     assert one["title"] == (

@@ -54,7 +54,17 @@ def test_no_finding_saves_less_than_nothing_or_more_than_the_steps(name: str) ->
     assert broken_laws(RUNS[name]().with_settings(KEENER)) == []
 
 
-STORED = ("training", "mesh", "device0", "piped0", "receives", "broadcasts", "in turn", "crossed")
+STORED = (
+    "training",
+    "mesh",
+    "device0",
+    "piped0",
+    "receives",
+    "broadcasts",
+    "in turn",
+    "crossed",
+    "flow",
+)
 
 
 @pytest.mark.parametrize("name", STORED)
@@ -78,7 +88,13 @@ def test_other_savings_break_the_law(
     assert any(text.startswith(broken) for text in broken_laws(barrier_run()))
 
 
-@pytest.mark.parametrize("name", ["random0", "routed0", "training", "in turn", "stalled"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("random0", "routed0", "training", "in turn", "stalled"),
+        *("flow", "metrics", "growing", "slow group", "buffers"),
+    ],
+)
 def test_savings_of_a_run_in_parts_are_those_of_the_run_in_memory(name: str) -> None:
     whole = RUNS[name]()
     pd.testing.assert_frame_equal(findings(SplitRun(whole)), findings(whole), rtol=1e-12)
