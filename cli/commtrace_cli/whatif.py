@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from commtrace.analyze import Frames
-    from commtrace.analyze.replay.prediction import Answer
+    from commtrace.analyze.replay.prediction import ChangedSteps
 
 EXAMPLE = """
 Examples:
@@ -102,7 +102,7 @@ def whatif(
 
 
 def _show(
-    frames: Frames, answer: Answer, output: Path | None, *, as_json: bool, as_csv: bool
+    frames: Frames, answer: ChangedSteps, output: Path | None, *, as_json: bool, as_csv: bool
 ) -> None:
     if as_csv:
         write_csv(answer.effects())
@@ -117,7 +117,7 @@ def _show(
         write_trace(trace_of(answer.run), output)
 
 
-def _facts(answer: Answer) -> dict[str, Any]:
+def _facts(answer: ChangedSteps) -> dict[str, Any]:
     error = answer.before.error_ns
     return {
         "changes": [change.text for change in answer.changes],
@@ -185,7 +185,7 @@ def _print_notices(console: Console, frames: Frames) -> None:
         console.print(Text(f"note: {notice.text}", style="yellow"))
 
 
-def _print_answer(console: Console, answer: Answer) -> None:
+def _print_answer(console: Console, answer: ChangedSteps) -> None:
     from commtrace.analyze.replay.lines import (
         HEADINGS,
         effect_lines,

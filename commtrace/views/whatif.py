@@ -13,7 +13,7 @@ from commtrace.analyze.replay.lines import (
     step_line,
     verdict_line,
 )
-from commtrace.analyze.replay.prediction import Answer
+from commtrace.analyze.replay.prediction import ChangedSteps
 from commtrace.analyze.run.frame import Frames
 from commtrace.escaping import visible
 from commtrace.views.html import html
@@ -48,7 +48,7 @@ class WhatIf(Generic[R]):
 
     __slots__ = ("_answer", "_run", "_view")
 
-    def __init__(self, answer: Answer, view: Callable[[Frames], R]) -> None:
+    def __init__(self, answer: ChangedSteps, view: Callable[[Frames], R]) -> None:
         self._answer = answer
         self._view = view
         self._run: R | None = None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from commtrace.analyze.replay.effects import RANK
-from commtrace.analyze.replay.prediction import Answer
+from commtrace.analyze.replay.prediction import ChangedSteps
 from commtrace.analyze.replay.words import (
     after_text,
     saves_text,
@@ -24,7 +24,7 @@ _TIMES = ("before_ns", "after_ns", "saved_ns")
 HEADINGS = ("before", "after", "saved")
 
 
-def step_line(answer: Answer) -> str:
+def step_line(answer: ChangedSteps) -> str:
     """Return the times of a step before and with the changes: `step 290 ± 15 ms -> 272 ms`."""
     before = answer.before
     time = text_of_measured(before.step_ns, before.error_ns)
@@ -33,12 +33,12 @@ def step_line(answer: Answer) -> str:
     return f"{unit_of(before.num_steps)} {time} -> {after}{vary * bool(before.num_steps)}"
 
 
-def verdict_line(answer: Answer) -> str:
+def verdict_line(answer: ChangedSteps) -> str:
     """Return the effect of the changes on the step time: `saves 18.4 ms (6.3%)`."""
     return verdict_text(answer.before, answer.after)
 
 
-def effect_lines(answer: Answer) -> list[tuple[str, ...]]:
+def effect_lines(answer: ChangedSteps) -> list[tuple[str, ...]]:
     """Return name, time before, time after and saved time of each effect that is not 0 throughout.
 
     Ranks of equal texts share a line.
@@ -58,7 +58,7 @@ def effect_lines(answer: Answer) -> list[tuple[str, ...]]:
     return lines + [(_OF.get(row["of"], "") + row["name"], *_cells(answer, row)) for row in others]
 
 
-def _cells(answer: Answer, row: Mapping[Any, Any]) -> tuple[str, ...]:
+def _cells(answer: ChangedSteps, row: Mapping[Any, Any]) -> tuple[str, ...]:
     step, error = answer.before.step_ns, answer.before.error_ns
     share = error / step if step else math.nan
     return (
@@ -68,7 +68,7 @@ def _cells(answer: Answer, row: Mapping[Any, Any]) -> tuple[str, ...]:
     )
 
 
-def extent_line(answer: Answer) -> str:
+def extent_line(answer: ChangedSteps) -> str:
     """Return the extent of the changes, and the number of dependencies that are supposed."""
     notes = [f"{counted(answer.num_changed, 'call')} changed"]
     if answer.num_unknown:

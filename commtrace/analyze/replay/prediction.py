@@ -31,8 +31,8 @@ from commtrace.units import counted
 
 
 @dataclass(frozen=True, eq=False)
-class Answer(ABC):
-    """What changes do to the steps of a run.
+class ChangedSteps(ABC):
+    """Steps of a run as changes make them.
 
     Attributes:
         changes: The changes.
@@ -91,7 +91,7 @@ class Answer(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class Prediction(Answer):
+class Prediction(ChangedSteps):
     """A replay with changes of a run in memory.
 
     Attributes:

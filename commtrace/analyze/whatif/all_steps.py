@@ -18,13 +18,18 @@ from commtrace.analyze.replay.changes import Change
 from commtrace.analyze.replay.context import NothingNamedError
 from commtrace.analyze.replay.effects import mean_effects
 from commtrace.analyze.replay.outcome import step_time
-from commtrace.analyze.replay.prediction import Answer, Prediction, predicted, recorded_lengths
+from commtrace.analyze.replay.prediction import (
+    ChangedSteps,
+    Prediction,
+    predicted,
+    recorded_lengths,
+)
 from commtrace.analyze.run.frame import Frames
 from commtrace.errors import UsageError
 
 
 @dataclass(frozen=True, eq=False)
-class InBlocks(Answer):
+class InBlocks(ChangedSteps):
     """Replays with changes of all blocks of steps of a run, which are not kept.
 
     Attributes:
@@ -60,7 +65,7 @@ class InBlocks(Answer):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Block:
-    """What is kept of a block: its steps as recorded, and its replays as `Answer` has them."""
+    """Results of a block: its steps as recorded, and its replays as in `ChangedSteps`."""
 
     before: pd.Series
     lengths: tuple[pd.Series, ...]
@@ -69,7 +74,7 @@ class _Block:
     is_ahead: bool
 
 
-def in_all_steps(run: Frames, changes_in: Callable[[Basis], Sequence[Change]]) -> Answer:
+def in_all_steps(run: Frames, changes_in: Callable[[Basis], Sequence[Change]]) -> ChangedSteps:
     """Replay all steady steps of a run with changes.
 
     Args:

@@ -17,7 +17,7 @@ from commtrace.analyze.findings import reported
 from commtrace.analyze.findings.savings import changes_of
 from commtrace.analyze.replay.basis import Basis, replayed_calls
 from commtrace.analyze.replay.changes import FINDING, Change, parsed, separate
-from commtrace.analyze.replay.prediction import Answer, Prediction, predicted
+from commtrace.analyze.replay.prediction import ChangedSteps, Prediction, predicted
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.whatif.all_steps import in_all_steps
 from commtrace.errors import UsageError
@@ -34,10 +34,10 @@ def what_if(
 
 
 @overload
-def what_if(run: Frames, texts: Sequence[str], *, all_steps: bool) -> Answer: ...
+def what_if(run: Frames, texts: Sequence[str], *, all_steps: bool) -> ChangedSteps: ...
 
 
-def what_if(run: Frames, texts: Sequence[str], *, all_steps: bool = False) -> Answer:
+def what_if(run: Frames, texts: Sequence[str], *, all_steps: bool = False) -> ChangedSteps:
     """Replay a run with changes, given as `commtrace whatif` takes them.
 
     Args:
