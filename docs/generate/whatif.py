@@ -155,8 +155,8 @@ has ended it and its kernels have run.
 
 If a run folder has more than 500,000 calls, some steady steps in the middle are replayed.
 `--all-steps` (`run.whatif(..., all_steps=True)`) replays all of them with given changes, in blocks
-that fit into memory: 10 million calls of 64 ranks take three to four minutes. A block begins as it was recorded,
-so that what runs ahead at the end of a block does not reach the next one.
+that fit into memory: 10 million calls of 64 ranks take three to four minutes. A block begins as it
+was recorded, so that what runs ahead at the end of a block does not reach the next one.
 
 ## Reading an answer
 

@@ -213,7 +213,7 @@ def sentences(before: Frames, after: Frames) -> list[str]:
 
 
 def headlines(before: Frames, after: Frames) -> list[str]:
-    """Return what totals of calls and bytes do not say: step times, and kinds that became others."""
+    """Return what totals do not say: the time of a step, and kinds that became others."""
     table, _ = _by_payload(before, after)
     split, joined = _exchanges(table) if len(table) else ([], [])
     texts = (_step_sentence(before, after), *(each.text() for each in split))
