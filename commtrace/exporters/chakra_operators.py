@@ -146,7 +146,7 @@ class HostOperators:
                 latest = self._latest_call(self._ops["start_ns"][place])
             for each in filter(None, self._ops["needs"][place].split(",")):
                 if each[0] == "c":
-                    node = node_of_call.get(latest + 1 - int(each[1:]))
+                    node = node_of_call.get(latest - int(each[1:]))
                 else:
                     node = self._node.get(number - int(each))
                 found |= {node} if node is not None else set()

@@ -319,7 +319,7 @@ def test_operators_have_their_work_and_what_they_used() -> None:
     ops = [
         op(id=0, op="aten.mm.default", at=0, duration_ns=100, flops=64, bytes=48, thread=1),
         op(id=1, op="aten.relu.default", at=100, duration_ns=100, needs="1", thread=1),
-        op(id=2, op="aten.add.Tensor", at=500, duration_ns=100, needs="2,c1", thread=1),
+        op(id=2, op="aten.add.Tensor", at=500, duration_ns=100, needs="2,c0", thread=1),
     ]
     file = exported(run_of(rows, ops=ops, num_ranks=1))[0][0]
     found = {name: (after, needs) for name, after, needs in named(file)}
