@@ -67,7 +67,8 @@ def best_changes(run: Frames) -> pd.DataFrame:
 
 
 _LEAST_ERRORS = 2.0
-"""Changes that save less than this many standard errors of the step time are left out."""
+"""Changes that save less than this many standard errors of the step time are left out, but for
+those that cure findings, which have evidence of their own."""
 
 
 def _of_findings(run: Frames) -> Iterator[dict[str, object] | None]:
@@ -81,7 +82,7 @@ def _of_findings(run: Frames) -> Iterator[dict[str, object] | None]:
             outcome = _in_mean_step(outcome, each.saving)
         if not (is_event and 0 < outcome.before.num_steps < LEAST_STEPS):
             names = {"change": each.finding.title, "how": each.finding.advice}
-            yield _row(outcome, names | {"text": each.row["change"]})
+            yield _row(outcome, names | {"text": each.row["change"]}, least_errors=0.0)
 
 
 def _in_mean_step(outcome: Outcome, saving: Saving) -> Outcome:
@@ -105,12 +106,16 @@ def _of_proposal(basis: Frames, proposal: Proposal) -> dict[str, object] | None:
 
 
 def _row(
-    outcome: Outcome, names: Mapping[str, object], *, is_limit: bool = False
+    outcome: Outcome,
+    names: Mapping[str, object],
+    *,
+    is_limit: bool = False,
+    least_errors: float = _LEAST_ERRORS,
 ) -> dict[str, object] | None:
     """Return a row of the table; None if the change saves nothing worth naming."""
     step = outcome.before.step_ns
     least, most = (min(max(saved, 0.0), step) for saved in outcome.saved_ns)
-    noise = np.nan_to_num(_LEAST_ERRORS * outcome.before.error_ns)
+    noise = np.nan_to_num(least_errors * outcome.before.error_ns)
     if not most > max(LEAST_SHARE * step, noise):
         return None
     is_range = most - least > LEAST_SHARE * step
