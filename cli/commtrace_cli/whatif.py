@@ -119,6 +119,7 @@ def _show(
 
 def _facts(answer: ChangedSteps) -> dict[str, Any]:
     error = answer.before.error_ns
+    critical = answer.time_by_work()
     return {
         "changes": [change.text for change in answer.changes],
         "step_ns": answer.before.step_ns,
@@ -128,6 +129,7 @@ def _facts(answer: ChangedSteps) -> dict[str, Any]:
         "saved_ns": [*answer.saved_ns],
         "num_calls": answer.num_changed,
         "num_unknown": answer.num_unknown,
+        "critical_path": (critical / critical.sum()).to_dict() if len(critical) else {},
         "num_inferred": answer.num_inferred,
         "num_dependencies": answer.num_dependencies,
     }
@@ -188,6 +190,7 @@ def _print_notices(console: Console, frames: Frames) -> None:
 def _print_answer(console: Console, answer: ChangedSteps) -> None:
     from commtrace.analyze.replay.lines import (
         HEADINGS,
+        critical_line,
         effect_lines,
         extent_line,
         step_line,
@@ -206,4 +209,5 @@ def _print_answer(console: Console, answer: ChangedSteps) -> None:
         table.add_row(*map(Text, cells))
     if table.row_count:
         console.print(table)
-    console.print(Text(extent_line(answer), style="dim"))
+    for line in filter(None, (critical_line(answer), extent_line(answer))):
+        console.print(Text(line, style="dim"))

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from commtrace.analyze.replay.effects import COLUMNS
 from commtrace.analyze.replay.lines import (
     HEADINGS,
+    critical_line,
     effect_lines,
     extent_line,
     step_line,
@@ -35,7 +36,9 @@ _TEMPLATE = """
 {% endfor %}
 </table>
 {% endif %}
-<div class="note">{{ extent }}</div>
+{% for note in notes %}
+<div class="note">{{ note }}</div>
+{% endfor %}
 <div class="note">Look at it with <code>.{{ methods }}</code></div>
 """
 
@@ -89,6 +92,9 @@ class WhatIf(Generic[R]):
         """Return time per step, before and after, by rank, kind and wait state."""
         return Table.of(self._answer.effects(), COLUMNS)
 
+    def _notes(self) -> list[str]:
+        return [*filter(None, (critical_line(self._answer), extent_line(self._answer)))]
+
     def _repr_html_(self) -> str:
         return html(
             _TEMPLATE,
@@ -97,7 +103,7 @@ class WhatIf(Generic[R]):
             changes=self.changes,
             headings=HEADINGS,
             rows=effect_lines(self._answer),
-            extent=extent_line(self._answer),
+            notes=self._notes(),
             methods=_METHODS,
         )
 
@@ -112,5 +118,5 @@ class WhatIf(Generic[R]):
             for line in lines
         ]
         head = f"{step_line(self._answer)}  {verdict_line(self._answer)}"
-        every = [*self.changes, head, *(table if len(lines) > 1 else []), extent_line(self._answer)]
+        every = [*self.changes, head, *(table if len(lines) > 1 else []), *self._notes()]
         return "\n".join(map(visible, every))

@@ -94,6 +94,7 @@ def test_a_change_is_answered_with_its_effects_without_lines_of_zeros(
             "blocked in barrier      20 ms   0 ns   20 ms",
             "Wait at Barrier         10 ms   0 ns   10 ms",
             "Wait at N x N            0 ns  10 ms  -10 ms",
+            "then on the critical path: host work 78%, transfer 22%",
             "8 calls changed; 0 of 62 dependencies are inferred",
         ],
     )

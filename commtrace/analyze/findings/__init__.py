@@ -161,19 +161,27 @@ def reported(frames: Frames) -> list[Reported]:
 @cached_per_run
 def grouped(frames: Frames) -> pd.DataFrame:
     """Return the table with a row for similar findings, whose changes are replayed together."""
+    rows = [row for row, _ in grouped_savings(frames)]
+    return _table(in_order(_table(rows)).to_dict("records"))
+
+
+@cached_per_run
+def grouped_savings(frames: Frames) -> list[tuple[dict[str, Any], Saving]]:
+    """Return a row for similar findings, and what their cures save together."""
     every = reported(frames)
     numbers: dict[Any, list[int]] = {}
     for number, each in enumerate(every, start=1):
         numbers.setdefault(likeness(each.row), []).append(number)
-    rows = [_united(frames, every, own) for own in numbers.values()]
-    return _table(in_order(_table(rows)).to_dict("records"))
+    return [_united(frames, every, own) for own in numbers.values()]
 
 
-def _united(frames: Frames, every: Sequence[Reported], numbers: Sequence[int]) -> dict[str, Any]:
-    """Return the row of findings that are alike, by their numbers."""
+def _united(
+    frames: Frames, every: Sequence[Reported], numbers: Sequence[int]
+) -> tuple[dict[str, Any], Saving]:
+    """Return the row of findings that are alike, by their numbers, and their saving."""
     own = [every[number - 1] for number in numbers]
     if len(own) == 1:
-        return own[0].row
+        return own[0].row, own[0].saving
     found: dict[str | None, list[Finding]] = {}
     cures: dict[str, list[int]] = {}
     for number, each in zip(numbers, own, strict=True):
@@ -182,7 +190,7 @@ def _united(frames: Frames, every: Sequence[Reported], numbers: Sequence[int]) -
             cures.setdefault(each.cure, []).append(number)
     saving = saving_of(frames, found, own[0].rule)
     row = united([each.row for each in own])
-    return row | saving_columns(frames, saving) | {"change": _replayed(saving, cures)}
+    return row | saving_columns(frames, saving) | {"change": _replayed(saving, cures)}, saving
 
 
 def _replayed(saving: Saving, cures: Mapping[str, Sequence[int]]) -> str:

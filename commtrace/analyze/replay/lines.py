@@ -10,6 +10,7 @@ from commtrace.analyze.replay.effects import RANK
 from commtrace.analyze.replay.prediction import ChangedSteps
 from commtrace.analyze.replay.words import (
     after_text,
+    critical_text,
     saves_text,
     text_beside,
     unit_of,
@@ -66,6 +67,12 @@ def _cells(answer: ChangedSteps, row: Mapping[Any, Any]) -> tuple[str, ...]:
         text_beside(row["after_ns"], step, error),
         text_within(row["saved_ns"], abs(row["saved_ns"]) * share),
     )
+
+
+def critical_line(answer: ChangedSteps) -> str:
+    """Return what the critical path consists of then; empty if that is nothing."""
+    shares = critical_text(answer.time_by_work())
+    return f"then on the critical path: {shares}" if shares else ""
 
 
 def extent_line(answer: ChangedSteps) -> str:

@@ -24,6 +24,7 @@ from commtrace.analyze.replay.outcome import (
     steps_of,
 )
 from commtrace.analyze.replay.run_of import run_of
+from commtrace.analyze.replay.stretches import time_by_work
 from commtrace.analyze.run.cached_per_run import of_run
 from commtrace.analyze.run.frame import Frames
 from commtrace.errors import UsageError
@@ -86,6 +87,10 @@ class ChangedSteps(ABC):
         """Return the times per step by rank, kind and wait state, before and after."""
 
     @abstractmethod
+    def time_by_work(self) -> pd.Series:
+        """Return the time of each sort of work on the critical path then, in ns, longest first."""
+
+    @abstractmethod
     def runs_ahead(self) -> bool:
         """Return if some ranks end the steps much earlier than others, unlike recorded."""
 
@@ -110,6 +115,10 @@ class Prediction(ChangedSteps):
     def effects(self) -> pd.DataFrame:
         """Return the times per step by rank, kind and wait state, before and after."""
         return effects(self.basis, self.run, self.replay, self.changed.samples)
+
+    def time_by_work(self) -> pd.Series:
+        """Return the time of each sort of work on the critical path then, in ns, longest first."""
+        return time_by_work(self.replay)
 
     def runs_ahead(self) -> bool:
         """Return if some ranks end the steps much earlier than others, unlike recorded."""

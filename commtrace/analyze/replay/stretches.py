@@ -105,6 +105,13 @@ def stretches_of(replay: Replay) -> pd.DataFrame:
     return hops(found[found["end"] > found["begin"]].reset_index(drop=True))
 
 
+def time_by_work(replay: Replay) -> pd.Series:
+    """Return the time of each sort of work on the path that ends last, in ns, the longest first."""
+    found = stretches_of(replay)
+    lasts = (found["end"] - found["begin"]).groupby(found["sort"].map(WORK)).sum()
+    return lasts.astype("float64").sort_values(ascending=False)
+
+
 def hops(found: pd.DataFrame) -> pd.DataFrame:
     """Return stretches with `from_rank`, the rank that the path hops from to each."""
     before = found["rank"].shift(1, fill_value=NONE)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
+
 from commtrace.analyze.measures.census import census
 from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.outcome import StepTime
@@ -132,6 +134,17 @@ def share_text(row: Mapping[Any, Any]) -> str:
     if least == most:
         return least
     return f"{least} to {most}" if row["saved_ns"] > 0 else most
+
+
+def critical_text(time_by_work: pd.Series) -> str:
+    """Return the work on a critical path by its time: `host work 63%, transfer 34%`."""
+    total = float(time_by_work.sum())
+    longest = time_by_work[time_by_work > LEAST_OF_PATH * total]
+    return ", ".join(f"{word} {time / total:.0%}" for word, time in longest.items())
+
+
+LEAST_OF_PATH = 0.01
+"""Part of a critical path from which on a sort of work is named."""
 
 
 def percent(share: float) -> str:

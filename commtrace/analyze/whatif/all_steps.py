@@ -34,10 +34,12 @@ class InBlocks(ChangedSteps):
 
     Attributes:
         times: Times per step by rank, kind and wait state, before and after: means over steps.
+        critical: Time of each sort of work on the critical paths of all blocks.
         is_ahead: True if ranks run ahead in any block.
     """
 
     times: pd.DataFrame
+    critical: pd.Series
     is_ahead: bool
 
     @property
@@ -58,6 +60,10 @@ class InBlocks(ChangedSteps):
         """Return the times per step by rank, kind and wait state, before and after."""
         return self.times
 
+    def time_by_work(self) -> pd.Series:
+        """Return the time of each sort of work on the critical paths then, in ns, longest first."""
+        return self.critical
+
     def runs_ahead(self) -> bool:
         """Return if some ranks end the steps of a block much earlier than others."""
         return self.is_ahead
@@ -71,6 +77,7 @@ class _Block:
     lengths: tuple[pd.Series, ...]
     counts: tuple[int, ...]
     times: pd.DataFrame
+    critical: pd.Series
     is_ahead: bool
 
 
@@ -120,6 +127,7 @@ def _block(answer: Prediction) -> _Block:
             answer.num_dependencies,
         ),
         answer.effects(),
+        answer.time_by_work(),
         answer.runs_ahead(),
     )
 
@@ -140,5 +148,9 @@ def _joined(run: Frames, changes: Sequence[Change], blocks: Sequence[_Block]) ->
         tuple(lengths),
         *map(sum, zip(*(block.counts for block in blocks), strict=True)),
         times=mean_effects([(block.times, len(block.before)) for block in blocks]),
+        critical=pd.concat([block.critical for block in blocks])
+        .groupby(level=0)
+        .sum()
+        .sort_values(ascending=False),
         is_ahead=any(block.is_ahead for block in blocks),
     )

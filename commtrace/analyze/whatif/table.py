@@ -10,15 +10,15 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from commtrace.analyze.findings import reported
+from commtrace.analyze.findings import grouped_savings
 from commtrace.analyze.findings.finding import USUAL
 from commtrace.analyze.findings.savings import Saving
 from commtrace.analyze.replay.basis import basis_of
-from commtrace.analyze.replay.build import work_graph
+from commtrace.analyze.replay.build import recorded_replay, work_graph
 from commtrace.analyze.replay.outcome import LEAST_SHARE, Outcome, step_time
 from commtrace.analyze.replay.prediction import predicted, recorded_lengths
-from commtrace.analyze.replay.stretches import WORK, stretches
-from commtrace.analyze.replay.words import LIMIT, RANGE, why_not_replayed
+from commtrace.analyze.replay.stretches import time_by_work
+from commtrace.analyze.replay.words import LIMIT, RANGE, critical_text, why_not_replayed
 from commtrace.analyze.replay.words import step_text as text_of_step
 from commtrace.analyze.replay.work import LEAST_STEPS
 from commtrace.analyze.run.analysis import Analysis, typed
@@ -72,17 +72,17 @@ those that cure findings, which have evidence of their own."""
 
 
 def _of_findings(run: Frames) -> Iterator[dict[str, object] | None]:
-    """Yield rows of the changes that cure findings, but for single events in a few steps."""
-    for each in reported(run):
-        outcome = each.saving.outcome
+    """Yield rows of the changes that cure similar findings, but for single events in few steps."""
+    for row, saving in grouped_savings(run):
+        outcome = saving.outcome
         if outcome is None:
             continue
-        is_event = each.row["change"].startswith(USUAL)
+        is_event = row["change"].startswith(USUAL)
         if not is_event:
-            outcome = _in_mean_step(outcome, each.saving)
+            outcome = _in_mean_step(outcome, saving)
         if not (is_event and 0 < outcome.before.num_steps < LEAST_STEPS):
-            names = {"change": each.finding.title, "how": each.finding.advice}
-            yield _row(outcome, names | {"text": each.row["change"]}, least_errors=0.0)
+            names = {"change": row["title"], "how": row["advice"], "text": row["change"]}
+            yield _row(outcome, names, least_errors=0.0)
 
 
 def _in_mean_step(outcome: Outcome, saving: Saving) -> Outcome:
@@ -141,14 +141,8 @@ def step_text(run: Frames) -> str:
 
 def bound_by(run: Frames) -> list[str]:
     """Return what the run's time is spent on, along its critical path, in sentences."""
-    found = stretches(basis_of(run))
-    lasts = (found["end"] - found["begin"]).groupby(found["sort"].map(WORK)).sum()
-    total = float(lasts.sum())
-    if not total:
-        return []
-    longest = lasts[lasts > 0.01 * total].sort_values(ascending=False)
-    shares = ", ".join(f"{word} {time / total:.0%}" for word, time in longest.items())
-    return [f"on the critical path: {shares}"]
+    shares = critical_text(time_by_work(recorded_replay(basis_of(run))))
+    return [f"on the critical path: {shares}"] if shares else []
 
 
 WHATIF = Analysis(

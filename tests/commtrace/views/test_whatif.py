@@ -78,6 +78,7 @@ def test_it_displays_itself_as_text_and_as_html(run: Run) -> None:
     shown = found._repr_html_()
     assert "<b>step 100 ms -&gt; 70 ms</b> saves 30 ms (30%)" in shown
     assert "<code>remove where kind=barrier</code>" in shown
+    assert "then on the critical path: host work" in shown
     assert "dependencies are inferred" in shown
 
 

@@ -72,6 +72,9 @@ def test_blocks_have_the_steps_of_the_run_in_memory(
     sums, others = (
         each.effects().groupby("of")[["before_ns", "after_ns"]].sum() for each in (found, expected)
     )
+    work, of_whole = found.time_by_work(), expected.time_by_work()
+    assert work.sum() == pytest.approx(of_whole.sum(), rel=EDGES)
+    assert work.index[0] == of_whole.index[0]
     differs = (sums - others).abs().max(axis=1)
     assert (differs <= EDGES * others.max(axis=1)).all()
 
