@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.findings import grouped_savings
-from commtrace.analyze.findings.finding import USUAL
+from commtrace.analyze.findings.finding import MACHINE, USUAL
 from commtrace.analyze.findings.savings import Saving
 from commtrace.analyze.replay.basis import basis_of
 from commtrace.analyze.replay.build import recorded_replay, work_graph
@@ -68,7 +68,7 @@ def best_changes(run: Frames) -> pd.DataFrame:
 
 _LEAST_ERRORS = 2.0
 """Changes that save less than this many standard errors of the step time are left out, but for
-those that cure findings, which have evidence of their own."""
+those that cure findings about the program, which have evidence of their own."""
 
 
 def _of_findings(run: Frames) -> Iterator[dict[str, object] | None]:
@@ -82,7 +82,8 @@ def _of_findings(run: Frames) -> Iterator[dict[str, object] | None]:
             outcome = _in_mean_step(outcome, saving)
         if not (is_event and 0 < outcome.before.num_steps < LEAST_STEPS):
             names = {"change": row["title"], "how": row["advice"], "text": row["change"]}
-            yield _row(outcome, names, least_errors=0.0)
+            is_of_machine = row["concerns"] == MACHINE
+            yield _row(outcome, names, least_errors=_LEAST_ERRORS if is_of_machine else 0.0)
 
 
 def _in_mean_step(outcome: Outcome, saving: Saving) -> Outcome:
