@@ -12,7 +12,7 @@ from commtrace_cli.headline import headline_facts, print_headline
 from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.options import inputs, printing, processes, selection
 from commtrace_cli.selecting import part_of, selection_of
-from commtrace_cli.tables import measures_table, truncated
+from commtrace_cli.tables import measures_table, truncated, with_relative_files
 from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ def _print(
     console: Console, frames: Frames, analyses: list[Analysis], rows: int, *, is_whole: bool
 ) -> None:
     from commtrace.analyze import notices_of
-    from commtrace.analyze.run.program_folder import relative
 
     console.print(Text(_size_of(frames)))
     console.print(Text("Numbers are per rank: the mean over ranks.", style="dim"))
@@ -96,9 +95,7 @@ def _print(
     num_truncated = 0
     for analysis, full in tables.items():
         shown = truncated(full, rows)
-        if "source_file" in shown:
-            files = [relative(frames, str(file)) for file in shown["source_file"]]
-            shown = shown.assign(source_file=files)
+        shown = with_relative_files(frames, shown)
         drawn = measures_table(console.width, analysis, shown, max(frames.num_ranks, 1))
         console.print()
         console.print(drawn.table)

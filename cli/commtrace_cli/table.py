@@ -11,7 +11,7 @@ from commtrace_cli.documents import write_csv, write_json
 from commtrace_cli.fitting import Fitted, omissions
 from commtrace_cli.loading import is_silent, load_run
 from commtrace_cli.options import inputs, printing, processes, selection
-from commtrace_cli.tables import measures_table, plain_table, truncated
+from commtrace_cli.tables import measures_table, plain_table, truncated, with_relative_files
 from commtrace_cli.terminal import Text, data_console, finish
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _print(frames: Frames, analysis: Analysis, full: object, rows: int) -> None:
     if full.empty:
         console.print(Text("no rows"))
         return
-    shown = truncated(full, rows)
+    shown = with_relative_files(frames, truncated(full, rows))
     drawn = _drawn(console.width, frames, analysis, shown)
     console.print(drawn.table)
     if len(shown) < len(full):

@@ -18,7 +18,7 @@ from commtrace_cli.fitting import Fitted, fitted
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commtrace.analyze import Analysis
+    from commtrace.analyze import Analysis, Frames
 
 UNTIMED = "num_untimed"
 """Measure that is shown only where a call was not timed."""
@@ -177,6 +177,16 @@ def as_lines(frame: pd.DataFrame) -> pd.DataFrame:
         for file, line, name, via in keys
     ]
     return frame.assign(line=lines)
+
+
+def with_relative_files(frames: Frames, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with source files named relative to the program's folder."""
+    if "source_file" not in frame:
+        return frame
+    from commtrace.analyze.run.program_folder import relative
+
+    files = [relative(frames, str(file)) for file in frame["source_file"]]
+    return frame.assign(source_file=files)
 
 
 def truncated(frame: pd.DataFrame, rows: int) -> pd.DataFrame:
