@@ -39,6 +39,7 @@ NAMES = {
 }
 # Errors that are caught where they are raised, and reach no user.
 INTERNAL_ERRORS = {
+    "commtrace.analyze.replay.context.NothingNamedError",
     "commtrace.importers.plain_pickle.BrokenPickleError",
     "commtrace.importers.plain_pickle.ForbiddenNameError",
     "commtrace.tracefile.reading.DamageError",
