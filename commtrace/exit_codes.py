@@ -8,16 +8,14 @@ SIGNAL_EXIT_CODE = 128
 
 CRASHED = "crashed in native code"
 _CRASHED = CRASHED + ": {}"
+CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+"""Signals of crashes, which no process sends to end another; SIGABRT may follow another's end."""
 _WORDS = {
     signal.SIGKILL: "killed by {}, possibly for lack of memory",
     signal.SIGTERM: "asked to end by {}",
     signal.SIGINT: "interrupted by {}",
     signal.SIGHUP: "ended by {}: its terminal was closed",
-    signal.SIGSEGV: _CRASHED,
-    signal.SIGBUS: _CRASHED,
-    signal.SIGABRT: _CRASHED,
-    signal.SIGILL: _CRASHED,
-    signal.SIGFPE: _CRASHED,
+    **dict.fromkeys((*CRASHES, signal.SIGABRT), _CRASHED),
 }
 
 

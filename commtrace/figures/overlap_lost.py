@@ -25,7 +25,7 @@ PARTS: dict[str, tuple[str, str]] = {
     "waiting for late ranks": ("Wait at N x N", "/"),
     "hidden": ("overlapped", ""),
 }
-"""Parts of a bar, from the left, with their colours and hatching, which is that of waits."""
+"""Parts of a bar, from the left, with their colours and hatching, which means waiting."""
 
 _BY = ["kind", "mesh_axis", "phase", "place"]
 _CHARACTER_PIXELS = 7

@@ -39,7 +39,7 @@ MOST_NOTES = 8
 
 _HEIGHT = 320
 _NOTE_WIDTH, _LONG_NOTE_WIDTH, _NOTE_PIXELS = 0.13, 0.26, 16
-"""Width of a height's note, and of that of warm-up, as fractions of the figure's; its line height
+"""Widths of the notes of a height and of warm-up, as fractions of the figure's; its line height
 in pixels."""
 _EDGE = 0.12
 _LATEST_WARM_UP = 1

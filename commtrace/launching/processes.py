@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
+from commtrace.exit_codes import CRASHES
+
 _POLL_INTERVAL_S = 0.05
 _PEER_GRACE_S = 0.4  # time for peers of a failed rank to write; spools are flushed every 0.25 s
 _TIME_TO_END_S = 0.3  # after which those who asked are told who still runs
@@ -65,7 +67,7 @@ class Ended:
     Attributes:
         signal: the signal by which this process was asked to end the ranks, 0 if none.
         pids: process id of each rank.
-        own: exit codes of the ranks that ended before this process ended any.
+        own: exit codes of the ranks that ended before this process ended any, or crashed.
     """
 
     exit_codes: Mapping[int, int]
@@ -114,6 +116,8 @@ def run_ranks(
         if number or not all(each.poll() == 0 for each in processes):
             _end(processes, number or signal.SIGTERM, received, on_wait)
     codes = {rank: each.wait() for rank, each in enumerate(processes)}
+    # A crash is nobody else's doing, even if it takes longer than its peers take to fail.
+    own |= {rank: code for rank, code in codes.items() if -code in CRASHES}
     return Ended(codes, tuple(failed), number, tuple(each.pid for each in processes), own)
 
 

@@ -30,7 +30,7 @@ _ADDITIONS = ("add", "add_", "sub", "sub_")
 _LINEAR = ("sum", "avg")
 _KINDS = ("all_reduce", "reduce_scatter")
 _ADDED = ["rank", "used_by_op_id", "group", "kind", "reduce_op", "dtype", "scattered_bytes"]
-"""What reductions have in common whose results one addition uses. Sums that all ranks have may
+"""Common columns of reductions whose results one addition uses. Sums that all ranks have may
 differ in size, since the addition repeats the smaller one; shards may not."""
 _PLACE = ["group", "kind", "module", "phase", "source_file", "source_line"]
 
@@ -39,19 +39,16 @@ def sums_apart(frames: Frames) -> list[Finding]:
     """Reductions whose results nothing reads but one addition, of another sum of the group."""
     return [
         Finding(
-            f"Two sums on {axis or 'a group'} are reduced apart and then added, "
-            f"{times_each(frames, len(calls.rows))}: {_of(first)} and {_of(second)}, in "
-            f"{phase or 'other'}. Nothing else reads them.",
+            f"Two sums on {axis or 'a group'}, in {first or 'no module'} and "
+            f"{second or 'no module'}, are reduced apart and then added, "
+            f"{times_each(frames, len(calls.rows))}, in {phase or 'other'}. Nothing else reads "
+            "them.",
             "Add the partial sums, and reduce once: output_layouts=Partial() of both modules in "
             "the plan, and a redistribution of their sum; or all_reduce behind the addition.",
             calls,
         )
         for (first, second, axis, phase), calls in selected(frames, _apart)
     ]
-
-
-def _of(module: str) -> str:
-    return f"that of {module}" if module else "one outside of modules"
 
 
 def _apart(part: Frames) -> Selected:

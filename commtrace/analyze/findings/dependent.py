@@ -64,7 +64,7 @@ _LEVERS = {
     "reduce_scatter": f"{_FEWER} {_ASYNC} {_BATCH}",
     "all_to_all": f"{_FEWER} {_HALVES} {_BATCH}",
 }
-"""What helps, by kind."""
+"""Remedies by kind."""
 
 
 def _title(frames: Frames, kind: str, axis: str, calls: Evidence) -> str:

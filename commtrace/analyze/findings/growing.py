@@ -2,7 +2,7 @@
 
 Kendall's tau of the steps' durations in their order tells a trend from noise and from a single
 jump: it is 1 if each step is longer than all before it, and about a half if all steps of the second
-half are longer than those of the first.
+half are longer than all in the first.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def gathered_logits(frames: Frames) -> list[Finding]:
         found.append(
             Finding(
                 f"The logits of {module or 'no module'} ({spec}) are gathered on {axis} for a "
-                f"loss: each rank holds those of all {known.shape[-1]:,} classes, {size}.",
+                f"loss: each rank holds all {known.shape[-1]:,} classes, {size}.",
                 "Keep them sharded, and compute the loss of shards: output_layouts=Shard(-1) and "
                 "use_local_output=False in the plan, and the loss within loss_parallel(). Ranks "
                 "then exchange three numbers of each row in place of its logits.",

@@ -136,8 +136,8 @@ def _is_old(details: Details, call: Any) -> bool:
 
 
 def _is_loss(details: Details, rank: int, op: int) -> bool:
-    """Return whether the gradient of 1 at which a backward pass begins is that of an operator's
-    result, or of what was computed of it outside of passes.
+    """Return whether a backward pass began with the gradient of an operator's result, or of a
+    number that was computed from it outside of passes.
     """
     queue, seen = [op], set[int]()
     while queue and len(seen) < _MOST_OPERATORS:

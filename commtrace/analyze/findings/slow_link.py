@@ -1,6 +1,6 @@
 """Groups whose transfers are slow: for the link that the settings state, or beside equal groups.
 
-Bandwidths are those of table `bandwidth`, after the arrival of the last rank. Groups of an axis are
+Bandwidths are as in table `bandwidth`, after the arrival of the last rank. Groups of an axis are
 equal if they have as many ranks on as many hosts, and their messages the same kind and size.
 """
 
@@ -46,7 +46,7 @@ def slow_link(frames: Frames) -> list[Finding]:
             f"{kind} of group {group}{f' of axis {axis}' if axis else ''} (ranks {ranks}) reaches "
             f"{_speed(speed)}, {speed / usual:.0%} of {_OF[reference]} ({_speed(usual)}), with "
             f"messages of {text_of_bytes(size)} and more.",
-            "Check the links of these ranks: another route or rail than that of the others, a card "
+            "Check the links of these ranks: another route or rail than the others have, a card "
             "or cable that fell back to a lower speed, other traffic (nccl-tests between these "
             "hosts, NCCL_DEBUG=INFO for the transport that is used).",
             calls,
@@ -104,7 +104,7 @@ def _extents(frames: Frames) -> pd.DataFrame:
 
 
 def _slow(part: Frames) -> Selected:
-    """Return the calls of slow rows; their lost time is that beyond the usual speed."""
+    """Return the calls of slow rows; their lost time is beyond the usual speed."""
     rows, comm = _slow_rows(part), part.comm
     found: Selected = {}
     if rows.empty:

@@ -94,4 +94,4 @@ OTHERS: Sequence[dict[str, Any]] = (
     {"blocked_ns": 1000},  # too short to matter
     {"used_by_call_id": 0},
 )
-"""What is needed, or not known not to be."""
+"""Values that training needs, or may need."""

@@ -59,6 +59,20 @@ def test_exit_codes_are_those_of_the_ranks(tmp_path: Path) -> None:
     assert ended == Ended({0: 0, 1: 0})
 
 
+def test_a_crash_is_a_ranks_own_end_even_if_its_peer_fails_first(tmp_path: Path) -> None:
+    body = """
+if rank == 0:
+    while not os.path.exists(os.path.join(folder, "here-1")):
+        time.sleep(0.01)
+    sys.exit(1)
+signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
+note("here")
+time.sleep(60)
+"""
+    ended = run_ranks(*commands(body, tmp_path, 2), is_over=never)
+    assert ended.own == {0: 1, 1: -signal.SIGSEGV}
+
+
 def test_one_that_fails_ends_the_others_after_a_moment(tmp_path: Path) -> None:
     body = """
 note("here")
