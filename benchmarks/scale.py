@@ -5,8 +5,9 @@
 
 A made-up run (`large_run`) is written as a dataset; then all tables but the lists of single calls,
 the check, the findings and the notices are computed by a process of its own, with a worker
-for each core, which then writes the page; and single tables are computed once more, of the run that
-is prepared by then. The limit holds for the private memory of each process.
+for each core, which then writes the page. Single tables are computed once more, of the run that is
+prepared by then, and all of its steps are replayed with each change of `--replay`. The limit holds
+for the private memory of each process.
 """
 
 from __future__ import annotations
@@ -102,12 +103,31 @@ def measured(
         if output is not None:
             write_report(run, output)
         written = time.perf_counter()
+    passes = [(name, len(each), sum(each)) for name, each in lasted.items()]
+    passes.sort(key=lambda each: -each[2])
+    return _measured(passes, computed - begin, written - computed)
+
+
+def replayed(folder: Path, num_workers: int | None, change: str) -> Measured:
+    """Replay all steps of the run in a folder with a change."""
+    from commtrace.analyze.stored import StoredRun
+    from commtrace.analyze.whatif.asked import what_if
+    from commtrace.tracefile.dataset import open_dataset
+    from commtrace.workers import Workers
+
+    begin = time.perf_counter()
+    with Workers("replay the run", num_workers) as workers:
+        what_if(StoredRun(open_dataset(folder), workers=workers), [change], all_steps=True)
+    return _measured([], time.perf_counter() - begin)
+
+
+def _measured(
+    passes: list[tuple[str, int, float]], seconds: float, page_s: float = 0.0
+) -> Measured:
     own, others = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu_s = sum(each.ru_utime + each.ru_stime for each in (own, others))
     peaks = _peak_bytes() or own.ru_maxrss * 1024, others.ru_maxrss * 1024
-    passes = [(name, len(each), sum(each)) for name, each in lasted.items()]
-    passes.sort(key=lambda each: -each[2])
-    return Measured(passes, computed - begin, written - computed, cpu_s, peaks)
+    return Measured(passes, seconds, page_s, cpu_s, peaks)
 
 
 def main() -> None:
@@ -119,6 +139,7 @@ def main() -> None:
     parser.add_argument("--part", type=int, help="rows of a part, about")
     parser.add_argument("--limit", type=float, help="GB of memory of a process; default: none")
     parser.add_argument("--single", nargs="*", help="tables by themselves; default: all of them")
+    parser.add_argument("--replay", nargs="*", default=[], help="changes, for all steps")
     given = parser.parse_args()
     if given.limit is not None:
         # The default pool of Arrow reserves a GB of addresses.
@@ -145,11 +166,16 @@ def main() -> None:
         kept = [path for path in folder.rglob(f"{PREPARED}/**/*") if path.is_file()]
         size = sum(path.stat().st_size for path in kept)
         console.print(f"{text_of_bytes(size)} are kept for the next command")
-        slowest = Table("table of the prepared run", "time", "of a process")
-        for name in every if given.single is None else given.single:
-            single = apart(measured, folder, [name], given.workers, given.part)
+        slowest = Table("of the prepared run", "time", "of a process")
+
+        def add(name: str, single: Measured) -> None:
             lasted = text_of_duration(int(single.seconds * 1e9))
             slowest.add_row(name, lasted, text_of_bytes(max(single.peak_bytes)))
+
+        for name in every if given.single is None else given.single:
+            add(name, apart(measured, folder, [name], given.workers, given.part))
+        for change in given.replay:
+            add(f"whatif --all-steps {change}", apart(replayed, folder, given.workers, change))
         console.print(slowest)
 
 

@@ -27,7 +27,7 @@ from benchmarks.whatif.predicted import MOST_ERROR, TIMES_NOISE, Checked, checke
 from benchmarks.whatif.recorded import record_claims
 from benchmarks.whatif.residuals import NAMES, residuals
 from benchmarks.whatif.speed import speeds
-from benchmarks.whatif.unchanged import PROGRAMS, record_programs, replays
+from benchmarks.whatif.unchanged import record_programs, replays
 from commtrace.units import text_of_duration
 
 PIPED_WIDTH = 130
@@ -139,13 +139,15 @@ def check_unchanged(console: Console, folder: Path, given: argparse.Namespace) -
     if given.of is None:
         record_programs(folder)
     table = _table(
-        "replay without a change", "program", "ranks", "calls", "step", "waits", "worst", ""
+        "replay without a change",
+        *("program", "ranks", "calls", "step", "waits", "worst", "inferred", ""),
     )
-    found = list(replays(folder))
-    for each, (_, _, num_ranks) in zip(found, PROGRAMS, strict=True):
+    found = list(replays(folder, given.trace))
+    for each in found:
         table.add_row(
-            each.name, str(num_ranks), f"{each.num_calls:,}", f"{each.step:.2%}",
-            f"{each.wait:.2%}", each.worst if each.wait else "", _verdict(each.is_kept),
+            each.name, str(each.num_ranks), f"{each.num_calls:,}", f"{each.step:.2%}",
+            f"{each.wait:.2%}", each.worst if each.wait else "", f"{each.inferred:.1%}",
+            _verdict(each.is_kept),
         )  # fmt: skip
     console.print(table)
     return all(each.is_kept for each in found)
@@ -211,6 +213,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--of", type=Path, help="a folder with recordings, of which nothing is recorded"
     )
+    parser.add_argument(
+        "--trace", type=Path, nargs="*", default=[],
+        help="files of other tools, or a folder with those of a run, to replay without a change",
+    )  # fmt: skip
     parser.add_argument("--check", action="store_true", help="end with code 1 if a bar is missed")
     given = parser.parse_args(argv)
     if unknown := set(given.parts) - set(PARTS):

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from benchmarks.profiled_trace import write_profile
 from benchmarks.whatif.predicted import measured_ns
 from commtrace.analyze import Frames, load
 from commtrace.analyze.replay.build import work_graph
 from commtrace.analyze.replay.graph import replayed
 from commtrace.analyze.replay.outcome import step_lengths, step_time
 from commtrace.analyze.replay.run_of import run_of
+from commtrace.importers import import_trace
 
 MOST_STEP_ERROR = 0.01
 MOST_WAIT_ERROR = 0.03
@@ -42,6 +44,9 @@ PROGRAMS = (
     ("MoE", f"{_SCRIPTS}/mixture_of_experts.py", 2),
     ("rings", f"{_SCRIPTS}/rings.py", 4),
 )
+_PROFILED = "profiles of GPUs"
+_NUM_PROFILES = 4
+_BYTES_OF_PROFILE = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +55,21 @@ class Unchanged:
 
     Attributes:
         name: Name of the program.
+        num_ranks: Number of its ranks.
         num_calls: Number of its calls.
         step: Relative error of the step time; of a run without steps, of its time.
         wait: Largest error of the waits of a rank by kind, of those waits.
         worst: Rank and kind of that error.
+        inferred: Part of the dependencies that the trace does not state.
     """
 
     name: str
+    num_ranks: int
     num_calls: int
     step: float
     wait: float
     worst: str
+    inferred: float
 
     @property
     def is_kept(self) -> bool:
@@ -83,15 +92,33 @@ def record_programs(folder: Path) -> None:
         )  # fmt: skip
 
 
-def replays(folder: Path) -> Iterator[Unchanged]:
-    """Yield the errors of the programs that were recorded into a folder."""
+def write_profiles(folder: Path, num_bytes: int = _BYTES_OF_PROFILE) -> list[Path]:
+    """Write traces of GPUs, each of at least `num_bytes`, as `torch.profiler` does."""
+    paths = [folder / f"profile{rank}.json" for rank in range(_NUM_PROFILES)]
+    for rank, path in enumerate(paths):
+        write_profile(path, rank, len(paths), num_bytes)
+    return paths
+
+
+def replays(folder: Path, traces: Sequence[Path]) -> Iterator[Unchanged]:
+    """Yield the errors of the programs that were recorded into a folder, and of imported runs.
+
+    Args:
+        folder: The folder.
+        traces: Files of other tools; those of a folder are of one run.
+    """
     for name, _, _ in PROGRAMS:
         yield errors_of(name, load(folder / f"{name.replace(' ', '_')}.json"))
+    yield errors_of(_PROFILED, load(import_trace(write_profiles(folder))))
+    for path in traces:
+        files = sorted(each for each in path.iterdir()) if path.is_dir() else [path]
+        yield errors_of(path.name, load(import_trace(files)))
 
 
 def errors_of(name: str, run: Frames) -> Unchanged:
     """Return the errors of the replay of a run."""
-    replay = replayed(work_graph(run))
+    graph = work_graph(run)
+    replay = replayed(graph)
     step = step_time(run, step_lengths(run, replay))
     if step.num_steps:
         recorded = measured_ns(run)
@@ -105,10 +132,12 @@ def errors_of(name: str, run: Frames) -> Unchanged:
     worst = "" if error.empty else "rank {} {}".format(*error.idxmax())  # type: ignore[misc] - a tuple
     return Unchanged(
         name,
+        run.num_ranks,
         run.num_calls,
         abs(step.step_ns / recorded - 1),
         float(error.max() if len(error) else 0),
         worst,
+        float(graph.links.is_inferred.mean()),
     )
 
 

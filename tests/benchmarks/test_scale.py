@@ -28,12 +28,14 @@ def test_the_dataset_is_that_of_the_run_in_memory(tmp_path: Path) -> None:
 def test_the_passes_are_printed() -> None:
     command = [sys.executable, "-m", "benchmarks.scale", "--calls", "12000", "--ranks", "8"]
     command += ["--part", "3000", "--workers", "1", "--limit", "4", "--single", "stragglers"]
+    command += ["--replay", "bandwidth *2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     assert "pass for" in done.stdout
     assert "stragglers._of_part" in done.stdout
     assert "peak memory" in done.stdout
     assert "size of the page" in done.stdout
     assert "stragglers" in done.stdout
+    assert "whatif --all-steps bandwidth *2" in done.stdout
 
 
 def test_a_process_that_needs_more_memory_than_the_limit_fails() -> None:

@@ -15,8 +15,9 @@ from benchmarks.whatif.predicted import Checked, checked
 from benchmarks.whatif.programs import PROGRAMS
 from benchmarks.whatif.recorded import record_claims
 from benchmarks.whatif.residuals import NAMES, residuals
-from benchmarks.whatif.unchanged import errors_of
+from benchmarks.whatif.unchanged import errors_of, write_profiles
 from commtrace.analyze import load
+from commtrace.importers import import_trace
 from commtrace.tracefile import write_trace
 
 MS = 1e6
@@ -113,6 +114,15 @@ def test_an_irregular_run_is_replayed_exactly(tmp_path: Path) -> None:
     assert found.is_kept
     names = [each.name for each in speed.figures_of(path)]
     assert len(names) == len(set(names)) > len(speed.CHANGES)
+
+
+def test_profiles_of_gpus_are_replayed_exactly(tmp_path: Path) -> None:
+    run = load(import_trace(write_profiles(tmp_path, num_bytes=100_000)))
+    found = errors_of("profiles", run)
+    assert found.num_ranks == 4
+    assert found.num_calls == run.num_calls > 0
+    assert found.is_kept
+    assert found.inferred < 0.01
 
 
 @pytest.mark.parametrize(("is_kept", "code"), [(True, 0), (False, 1)])
