@@ -123,6 +123,8 @@ FAKE = "fake"
 ALL_USED = "find_unused_parameters=True, and no parameter was unused"
 SOME_UNUSED = "find_unused_parameters=True, and some parameters were unused"
 """Notes on calls that carry flags, if DistributedDataParallel has logged them."""
+COPIED = "gradients are copied into the bucket (gradient_as_bucket_view=False)"
+"""Note on buckets of DistributedDataParallel."""
 
 MAY_BE_NEGATIVE = ("step",)
 """Integer columns in which -1 is a value; elsewhere it means unknown."""

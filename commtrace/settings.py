@@ -96,6 +96,10 @@ THRESHOLDS: Mapping[str, Threshold] = MappingProxyType(
         "slow_link_share": Threshold(
             0.05, "slow_link: minimum time lost, as a part of the steps' time"
         ),
+        "single_unit_share": Threshold(
+            0.05, "single_unit: minimum time blocked by it, as a part of the steps' time"
+        ),
+        "copied_bytes": Threshold(64_000_000, "copied_gradients: minimum size of the copy"),
         "bubble_share": Threshold(
             0.1, "pipeline_bubbles: minimum idle time of a cause, as a part of the pipeline's time"
         ),

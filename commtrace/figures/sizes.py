@@ -1,4 +1,4 @@
-"""Histogram of message sizes: a bar per power of two, stacked by kind."""
+"""Histogram of message sizes: a bar per power of two, stacked by kind, with its name if it fits."""
 
 from __future__ import annotations
 
@@ -71,6 +71,9 @@ def sizes(
                 x=[places[size] for size in of_kind.index],
                 y=(of_kind[value] / (1e9 if value == "blocked_ns" else 1)).tolist(),
                 marker={"color": theme.kind(kind), "line": {"width": 0}},
+                text=plain(kind),
+                textposition="inside",
+                insidetextanchor="middle",
                 hovertext=[_hover_text(kind, row) for row in of_kind.reset_index().itertuples()],
                 hoverinfo="text",
                 meta={"kind": kind},
@@ -98,6 +101,7 @@ def _layout(theme: Theme, places: dict[int, int], value: str) -> go.Layout:
         bargap=0.12,
         showlegend=True,
         legend=LEGEND,
+        uniformtext={"mode": "hide", "minsize": 9},
         xaxis={
             "title": {"text": "payload of a call, from this up to twice it"},
             "tickmode": "array",

@@ -153,7 +153,8 @@ arrivals, and so becomes shorter or longer by itself.
 The time of a step is the median over steady steps of the mean over ranks. A step ends when its host
 has ended it and its kernels have run.
 
-If a run folder has more than 500,000 calls, some steady steps in the middle are replayed.
+If a run folder has more than 500,000 calls, steady steps in the middle are replayed: as many as have
+150,000 calls, or five.
 `--all-steps` (`run.whatif(..., all_steps=True)`) replays all of them with given changes, in blocks
 that fit into memory. Two cores need three to four minutes for 10 million calls of 64 ranks (`python -m
 benchmarks.scale --calls 10000000 --replay "bandwidth *2"`). A block begins as it was recorded, so

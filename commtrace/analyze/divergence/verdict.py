@@ -28,6 +28,7 @@ def verdict_of(fault: Mapping[str, Any], parted: Mapping[str, Any] | None) -> st
         return _of_fault(fault, parted)
     own, others = (text_of_ranks(ranks_in(parted[name]), most=4) for name in ("ranks", "others"))
     is_known = bool(fault["ranks"]) and not fault["is_one_of_ranks"]
+    wait = "wait" if is_known or len(ranks_in(parted["others"])) > 1 else "waits"
     others = "others" if is_known else others
     cause = ""
     if parted["event"]:
@@ -43,14 +44,14 @@ def verdict_of(fault: Mapping[str, Any], parted: Mapping[str, Any] | None) -> st
         if parted["event"] and len(ranks_in(parted["ranks"])) > 1:
             own = f"each of {own}"
         ended = ", ".join(filter(None, [f"{_capital(own)} {state}", cause if statement else ""]))
-        return f"{ended}; {others} wait at {places[1]}"
+        return f"{ended}; {others} {wait} at {places[1]}"
     went = f"{_capital(own)} went on to {places[0]}"
     if parted["ranks"] == parted["others"]:
         went = f"{went} instead of {places[1]} as in rounds before"
     elif places[1]:
         went = f"{went}, {others} to {places[1]}"
     elif parted["event"].startswith(_WAITS) and parted["event_rank"] in ranks_in(parted["others"]):
-        went = f"{went}; {others} wait{parted['event'].removeprefix(_WAITS)}"
+        went = f"{went}; {others} {wait}{parted['event'].removeprefix(_WAITS)}"
         cause = cause if statement else ""
     else:
         went = f"{went}, {others} made no further call"

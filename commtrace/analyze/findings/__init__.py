@@ -57,8 +57,8 @@ from commtrace.analyze.findings.traffic import (
     PADDED,
     REPLICATION_FALLBACK,
     SMALL_MESSAGES,
-    UNUSED_PARAMETER_FLAGS,
 )
+from commtrace.analyze.findings.wrappers import COPIES, SINGLE_UNIT, UNUSED_PARAMETER_FLAGS
 from commtrace.analyze.findings.wrong_reduction import WRONG_REDUCTION
 from commtrace.analyze.run.analysis import Analysis, typed
 from commtrace.analyze.run.cached_per_run import cached_per_run
@@ -111,6 +111,8 @@ RULES: tuple[Rule, ...] = (
         GROWING_STEPS,
         BROADCAST_BUFFERS,
         SLOW_LINK,
+        SINGLE_UNIT,
+        COPIES,
     ),
 )
 

@@ -21,7 +21,6 @@ from commtrace.analyze.findings.needs import (
     HALF,
     HALF_TYPES,
     LAYOUTS,
-    LOGS,
     MODULES,
     MODULES_OF_PASSES,
     PASSES,
@@ -29,10 +28,8 @@ from commtrace.analyze.findings.needs import (
     SIZES,
     STEPS,
 )
-from commtrace.analyze.measures.census import census, in_module
-from commtrace.analyze.measures.selections import EXPLAINED_FLAGS
+from commtrace.analyze.measures.census import in_module
 from commtrace.analyze.run.frame import Frames
-from commtrace.schema import ALL_USED, SOME_UNUSED
 from commtrace.units import text_of_bytes
 
 
@@ -103,43 +100,6 @@ _TOGETHER = {
     "": "Coalesce them or use buckets, or send less often.",
 }
 """Advice by the data that is carried."""
-
-
-def unused_parameter_flags(frames: Frames) -> list[Finding]:
-    """Flags of used parameters, although DistributedDataParallel has logged that none is unused.
-
-    A static graph sends them once, in its first pass.
-    """
-    if not census(frames).selected[EXPLAINED_FLAGS]:
-        return []
-    parts, flags = frames.by_ranks(_flags_explained), selected(frames, _flags)
-    explained = {key for part in parts for key in part}
-    return [
-        Finding(
-            title=f"{calls_that(frames, len(calls.rows), '', 'send')} flags of used parameters "
-            "(find_unused_parameters=True), but DistributedDataParallel has found none unused.",
-            advice="Remove find_unused_parameters=True: it searches the autograd graph after "
-            "each forward pass, sends these flags, and keeps the buckets in their first order. "
-            "Keep it if control flow can leave parameters unused in later passes.",
-            calls=calls,
-        )
-        for key, calls in flags
-        if (*key, ALL_USED) in explained and (*key, SOME_UNUSED) not in explained
-        if len(calls.rows) > frames.num_ranks
-    ]
-
-
-def _flags(frames: Frames) -> Selected:
-    flags = frames.comm[frames.comm["carries"] == "flags"]
-    by = ["module", "group"]
-    return {key: calls_in(frames, rows) for key, rows in flags.groupby(by, observed=True)}
-
-
-def _flags_explained(frames: Frames) -> set[tuple[str, str, str]]:
-    """Return module, group and reason of flags."""
-    flags = frames.comm[frames.comm["carries"] == "flags"]
-    rows = flags[["module", "group", "reason"]].drop_duplicates()
-    return set(rows.itertuples(index=False, name=None))
 
 
 def _top(module: str) -> str:
@@ -302,13 +262,6 @@ SMALL_MESSAGES = Rule(
     small_messages,
     (SIZES, PROCESS_GROUPS, STEPS),
     cure="merge",
-)
-UNUSED_PARAMETER_FLAGS = Rule(
-    "unused_parameter_flags",
-    "flags of used parameters although none is unused",
-    unused_parameter_flags,
-    (CONTENTS, LOGS),
-    cure=REMOVE,
 )
 FLOAT32_MESSAGES = Rule(
     "float32_messages",

@@ -9,9 +9,12 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
+from commtrace.schema import COPIED
+
 REDUCTIONS = ("all_reduce", "reduce_scatter")
 FLAGS, EXPLAINED_FLAGS = "flags", "explained flags"
 GATHERS_OF_TENSORS, GATHERS_OF_PARAMETERS = "gathers of known tensors", "gathers of parameters"
+COPIED_GRADIENTS = "gradients that are copied into buckets"
 NAMED_GRADIENTS, DEPENDENT = "reductions of named gradients", "with dependencies"
 WRITTEN_BROADCASTS = "broadcasts of tensors whose last write is known"
 TYPED = "of float32 that was cast or whose computation is known"
@@ -26,6 +29,10 @@ def _flags(comm: pd.DataFrame) -> pd.Series:
 
 def _explained_flags(comm: pd.DataFrame) -> pd.Series:
     return _flags(comm) & (comm["reason"] != "")
+
+
+def _copied_gradients(comm: pd.DataFrame) -> pd.Series:
+    return comm["reason"] == COPIED
 
 
 def _gathers_of_tensors(comm: pd.DataFrame) -> pd.Series:
@@ -96,6 +103,7 @@ def _values_of_operators(comm: pd.DataFrame) -> pd.Series:
 SELECTIONS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
     FLAGS: _flags,
     EXPLAINED_FLAGS: _explained_flags,
+    COPIED_GRADIENTS: _copied_gradients,
     GATHERS_OF_TENSORS: _gathers_of_tensors,
     GATHERS_OF_PARAMETERS: _gathers_of_parameters,
     NAMED_GRADIENTS: _named_gradients,

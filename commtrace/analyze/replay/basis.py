@@ -17,7 +17,10 @@ from commtrace.analyze.run.frame import Frames
 from commtrace.errors import UsageError
 
 MOST_CALLS = 500_000
-"""Number of calls of a stored run that are replayed at most."""
+"""Number of calls of a stored run that are replayed at once."""
+SAMPLED_CALLS = 150_000
+"""Number of calls of a larger run that are replayed, if these are `LEAST_STEPS` steps or more."""
+LEAST_STEPS = 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +60,8 @@ def replayed_calls(run: Frames) -> Basis:
         with suppress(UsageError):  # it has too many operators or kernels
             whole = of_ranks(run).in_memory()
             return Basis(whole, whole.comm.index, True)
-    chosen = middle_steps(run, MOST_CALLS)
+    each = calls_of_a_step(run)
+    chosen = middle_steps(run, min(max(SAMPLED_CALLS, LEAST_STEPS * each), MOST_CALLS))
     if chosen is None:
         raise UsageError(
             "cannot replay the run",

@@ -19,7 +19,7 @@ from torch import nn
 
 from commtrace.recorder.module_place import Place
 from commtrace.recorder.wrappers import plain_name
-from commtrace.schema import ALL_USED, SOME_UNUSED
+from commtrace.schema import ALL_USED, COPIED, SOME_UNUSED
 from commtrace.torch_internals.autograd import current_graph_task_id
 
 
@@ -162,6 +162,11 @@ class UnusedNote(_KeepsModel):
         log = log_of(self._wrapper).ask(self._wrapper)
         num_bytes = None if log is None else log.get("unused_parameter_size")
         return "" if num_bytes is None else SOME_UNUSED if num_bytes else ALL_USED
+
+
+def copy_note() -> str:
+    """Return the note on a bucket that gradients are copied into."""
+    return COPIED
 
 
 def _initial(log: Mapping[str, Any], named: Sequence[tuple[str, torch.Tensor]]) -> list[list[int]]:

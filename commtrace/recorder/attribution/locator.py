@@ -31,6 +31,7 @@ from commtrace.recorder.attribution.ddp import (
     BucketNames,
     ParameterNames,
     UnusedNote,
+    copy_note,
     hook_bucket,
     log_of,
 )
@@ -61,6 +62,7 @@ from commtrace.recorder.events.location import (
     Attribution,
     Location,
     Transfer,
+    no_note,
 )
 from commtrace.recorder.module_place import ModuleCall, Place
 from commtrace.recorder.thread_state import CURRENT, ThreadState
@@ -242,7 +244,9 @@ class Locator:
         model = place.module()
         index = log_of(model).next_bucket(place)
         names = BucketNames(model, index, sum([shape.numel() for shape in sent]))
-        return (place, place.num_calls - 1), Attribution(GRADIENTS, (), names, is_reducers=True)
+        note = no_note if getattr(model, "gradient_as_bucket_view", True) else copy_note
+        attribution = Attribution(GRADIENTS, (), names, is_reducers=True, note=note)
+        return (place, place.num_calls - 1), attribution
 
     def _sent_by_hook(
         self,

@@ -34,7 +34,8 @@ def _no_names() -> Sequence[str]:
     return ()
 
 
-def _no_note() -> str:
+def no_note() -> str:
+    """Return that there is nothing else to say."""
     return ""
 
 
@@ -88,7 +89,7 @@ class Attribution:
     is_reducers: bool = False
     are_relative: bool = False
     stage: Transfer | None = None
-    note: Callable[[], str] = _no_note
+    note: Callable[[], str] = no_note
 
     def key(self) -> tuple[Any, ...]:
         """Return the attribution's values as they are written."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from commtrace.schema import COPIED
 from commtrace.tracefile import Trace
 from tests.commtrace.analyze.rows import START_NS, call, group, step, trace_of
 
@@ -28,6 +29,7 @@ def in_steps(per_step: Sequence[dict[str, Any]], steps: Sequence[int] = range(NU
                 ends = {"until": at + 1_000_000, "blocked_ns": 1_000_000, "call_ns": 1_000_000}
                 line = {"source_file": "train.py", "source_line": 10 + place}
                 known = {"rank": rank, "id": number, "seq": number, "step": each, "at": at}
+                known |= {"module_call": each}
                 rows.append(call(**(known | ends | line | columns)))
                 number += 1
     return trace_of(rows, steps=SPANS)
@@ -46,6 +48,28 @@ BUFFERS: list[dict[str, Any]] = [
     REDUCE,
 ]  # fmt: skip
 """Buffers that DistributedDataParallel broadcasts before its forward pass."""
+
+
+_BLOCKS = "layers.0.w,layers.1.w,layers.2.norm.w,head.w"
+UNIT: list[dict[str, Any]] = [
+    {
+        "kind": "all_gather", "carries": "parameters", "phase": "forward", "parameters": _BLOCKS,
+        "payload_bytes": 4096, "wire_bytes": 2048, "source_line": 5,
+    },
+    {
+        "kind": "reduce_scatter", "carries": "gradients", "phase": "backward", "source_line": 6,
+        "parameters": _BLOCKS, "payload_bytes": 4096, "wire_bytes": 2048,
+    },
+]  # fmt: skip
+"""Parameters and gradients of a model that is a single unit of FSDP."""
+
+COPIES: list[dict[str, Any]] = [
+    {
+        "kind": "all_reduce", "carries": "gradients", "phase": "backward", "reason": COPIED,
+        "payload_bytes": 40_000_000, "wire_bytes": 40_000_000, "source_line": 5,
+    },
+] * 2  # fmt: skip
+"""Two buckets of DistributedDataParallel that gradients are copied into."""
 
 
 def broadcasts(*, written_on: Sequence[int] = ()) -> Trace:

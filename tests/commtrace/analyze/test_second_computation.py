@@ -26,7 +26,9 @@ from tests.commtrace.analyze.device_rows import device_trace
 from tests.commtrace.analyze.each_step_rows import (
     BARRIER,
     BUFFERS,
+    COPIES,
     OBJECTS,
+    UNIT,
     broadcasts,
     in_steps,
     received,
@@ -117,6 +119,8 @@ TRACES: dict[str, Trace] = {
     "ring": shifted(),
     "metrics": collected(),
     "buffers": in_steps(BUFFERS),
+    "unit": in_steps(UNIT),
+    "copies": in_steps([each | {"carries": ""} for each in COPIES]),
     "growing": growing([10 + 0.25 * number for number in range(40)]),
     "slow group": in_groups([2, 2.2, 1.9, 8]),
     "flow": flowing(calls={"logits": {"at": 2.52, "until": 4.09, "ready": 2.51}}),

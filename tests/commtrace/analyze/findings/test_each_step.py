@@ -13,9 +13,11 @@ from commtrace.tracefile import Trace
 from tests.commtrace.analyze.each_step_rows import (
     BARRIER,
     BUFFERS,
+    COPIES,
     NUM_STEPS,
     OBJECTS,
     REDUCE,
+    UNIT,
     broadcasts,
     in_steps,
     received,
@@ -26,6 +28,8 @@ RULES = [
     *("object_collectives", "redundant_barrier", "unchanged_broadcast", "serial_receives"),
     "reduce_then_broadcast",
     "broadcast_buffers",
+    "single_unit",
+    "copied_gradients",
 ]
 
 
@@ -93,6 +97,46 @@ def test_buffers_that_are_broadcast_in_each_step_are_found_with_their_share() ->
 )
 def test_other_broadcasts_of_each_step_are_needed(columns: dict[str, Any]) -> None:
     assert found(in_steps([BUFFERS[0] | columns, REDUCE])) == []
+
+
+def test_blocks_that_are_a_single_unit_are_found_with_the_time_of_all_but_one() -> None:
+    (one,) = found(in_steps(UNIT))
+    assert (one["rule"], one["num_calls"]) == ("single_unit", 2 * NUM_STEPS)
+    assert one["title"] == (
+        "FSDP has 3 blocks in a single unit: 12 calls with the parameters or gradients of all, "
+        "4.1 kB on average, and no other unit whose computation could hide them."
+    )
+    assert one["cost_ns"] == pytest.approx(2 * NUM_STEPS * 1_000_000 * (1 - 1 / 3), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [UNIT[0], UNIT[0] | {"parameters": "layers.3.w,layers.4.w"}, UNIT[1]],  # two units
+        [UNIT[0] | {"parameters": "layers.0.w,layers.0.v,head.w"}],  # of one block
+        [UNIT[0] | {"parameters": ""}],
+        [each | {"blocked_ns": 100_000} for each in UNIT],  # hidden
+        [each | {"blocked_ns": -1} for each in UNIT],
+        UNIT[1:],  # of which nothing is gathered: not FSDP
+    ],
+)
+def test_other_gathers_of_parameters_are_no_single_unit(calls: list[dict[str, Any]]) -> None:
+    assert found(in_steps([*calls, REDUCE])) == []
+
+
+def test_gradients_that_are_copied_into_buckets_are_found_with_their_size() -> None:
+    (one,) = found(in_steps(COPIES))
+    assert (one["rule"], one["num_calls"]) == ("copied_gradients", 2 * NUM_STEPS)
+    assert one["title"] == (
+        "DistributedDataParallel keeps a second copy of the gradients, 80 MB on each rank: it "
+        "copies them into its buckets, and the sums back."
+    )
+    assert math.isnan(one["cost_ns"])
+
+
+@pytest.mark.parametrize("columns", [{"payload_bytes": 30_000_000}, {"reason": ""}])
+def test_small_or_no_copies_are_not(columns: dict[str, Any]) -> None:
+    assert found(in_steps([each | columns for each in COPIES])) == []
 
 
 def test_what_a_rank_has_reduced_and_sends_to_all_could_be_an_all_reduce() -> None:

@@ -507,6 +507,7 @@ def test_of_two_ranks_one_is_the_last_by_chance(num_last: int, is_found: bool) -
                 "redundant_barrier", "unchanged_broadcast", "shared_cores",
                 "reduce_then_broadcast", "metrics_each_step", "gathered_logits", "sums_apart",
                 "dependent_communication", "growing_steps", "slow_link", "broadcast_buffers",
+                "single_unit",
             },
         ),
     ],

@@ -754,6 +754,14 @@ def _broadcast_buffers(run: Run) -> list[Found]:
     return [(calls, _wire(run, calls), "") for calls in each_step.buffers(run)]
 
 
+def _single_unit(run: Run) -> list[Found]:
+    return [(calls, 0.0, "") for calls in each_step.single_units(run)]
+
+
+def _copied_gradients(run: Run) -> list[Found]:
+    return [(calls, 0.0, "") for calls in each_step.copies(run)]
+
+
 RULES: dict[str, Callable[[Run], list[Found]]] = {
     "repeated_all_gather": _repeated_all_gather,
     "ping_pong": _ping_pong,
@@ -785,4 +793,6 @@ RULES: dict[str, Callable[[Run], list[Found]]] = {
     "broadcast_buffers": _broadcast_buffers,
     "growing_steps": _growing_steps,
     "slow_link": _slow_link,
+    "single_unit": _single_unit,
+    "copied_gradients": _copied_gradients,
 }

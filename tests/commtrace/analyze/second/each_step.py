@@ -203,3 +203,53 @@ def reduced_to_root(run: Run) -> list[list[tuple[Any, Any]]]:
         for calls in lines
         if any(call.rank == call.root for call in calls)
     ]
+
+
+def single_units(run: Run) -> list[list[Any]]:
+    """Calls of parameters and gradients, of groups with one and the same unit of several blocks."""
+    found: dict[Any, list[Any]] = {}
+    for group in {call.group for call in run.comm}:
+        own = [
+            call
+            for call in run.comm
+            if call.group == group
+            and (call.kind, call.carries)
+            in (("all_gather", "parameters"), ("reduce_scatter", "gradients"))
+            and call.parameters
+        ]
+        for rank in {call.rank for call in own}:
+            units = [call for call in own if call.rank == rank]
+            names = units[0].parameters.split(",")
+            numbered = {_up_to_number(name) for name in names} - {""}
+            is_one = len({call.parameters for call in units}) == 1
+            if is_one and len(numbered) > 1 and any(c.kind == "all_gather" for c in units):
+                key = run.axis(group) or group, len(numbered)
+                found[key] = found.get(key, []) + units
+    return [
+        calls
+        for calls in found.values()
+        if sum(max(c.blocked_ns, 0) for c in calls if run.is_steady(c.step))
+        >= max(0.05 * run.counted_ns, 1)
+    ]
+
+
+def _up_to_number(name: str) -> str:
+    parts = name.split(".")
+    first = next((n for n, part in enumerate(parts[:-1]) if part.isdigit()), None)
+    return "" if first is None else ".".join(parts[: first + 1])
+
+
+def copies(run: Run) -> list[list[Any]]:
+    """Buckets of models whose largest pass has 64 MB of them."""
+    by: dict[Any, list[Any]] = {}
+    for call in run.comm:
+        if "gradient_as_bucket_view=False" in call.reason:
+            by.setdefault((call.module, call.group), []).append(call)
+    passes = {
+        key: max(
+            sum(c.payload_bytes for c in calls if (c.rank, c.module_call) == each)
+            for each in {(c.rank, c.module_call) for c in calls}
+        )
+        for key, calls in by.items()
+    }
+    return [calls for key, calls in by.items() if passes[key] >= 64_000_000]
