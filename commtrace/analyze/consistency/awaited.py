@@ -64,6 +64,9 @@ def _of_idle(
     have_left_out = all(rank in left and left[rank].is_left_out for rank in idle)
     blamed = {*idle} if are_held_up or have_left_out else {*idle, first.rank}
     is_one_of = len(blamed) > len(idle)
+    if is_one_of and first.creation >= 0:
+        side, is_one_of = fewer_of(idle, waiting)
+        blamed = {*side}
     in_store = sorted(rank for rank, end in ends(frames).items() if end.is_waiting)
     outside = sorted(ends(frames).keys() - in_store)
     if states and all(end.is_waiting for end in states.values()) and outside:

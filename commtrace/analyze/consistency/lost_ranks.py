@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from commtrace.analyze.consistency.coverage import source_of
 from commtrace.analyze.consistency.ends import (
     ALIVE,
+    ENDED,
     KILLED,
     RAISED,
     SILENT,
@@ -20,12 +21,13 @@ from commtrace.analyze.consistency.ends import (
     ends,
 )
 from commtrace.analyze.consistency.numbered import calls_of_ranks
-from commtrace.analyze.consistency.problem import Problem, numbers_text
+from commtrace.analyze.consistency.problem import Problem, fewer_of, numbers_text
 from commtrace.analyze.run.frame import Frames
 from commtrace.schema import FATAL, WAITING_KINDS
 from commtrace.units import counted, text_of_ranks
 
 _AT_LINE = (STUCK, RAISED)
+_IDLE = (STUCK, SILENT, ALIVE, ENDED)
 _MOST_LINES = 3
 
 
@@ -69,22 +71,26 @@ def _problem(frames: Frames, end: End, others: Sequence[End]) -> Problem:
 def stalled_ranks(frames: Frames) -> Iterator[Problem]:
     """Yield the ranks that are in no call while all others wait for the store, or for each other.
 
-    As all others wait, it must be these ranks that they wait for.
+    As all others wait, it must be these ranks that they wait for. If one of them has ended, either
+    it ended too early, or the others wait once too often: the fewer are blamed.
     """
     if not frames.host_events["kind"].isin(WAITING_KINDS).any():
         return  # without the pass over all calls that `ends` makes
     found = ends(frames)
     waiting = [each for each in found.values() if each.is_waiting]
     idle = [each for each in found.values() if not each.is_waiting]
-    if not (waiting and idle) or any(each.state not in (STUCK, SILENT, ALIVE) for each in idle):
+    if not (waiting and idle) or any(each.state not in _IDLE for each in idle):
         return
+    blamed, is_one_of = [each.rank for each in idle], len(idle) > 1
+    if any(each.state == ENDED for each in idle):
+        blamed, is_one_of = fewer_of(blamed, [each.rank for each in waiting])
     text = "; ".join(f"{text_of_ranks([each.rank])} {each.sentence_part()}" for each in idle)
     first = min(waiting, key=lambda each: each.at_ns)
     yield Problem(
         problem="missing call",
         is_fault=True,
-        ranks=numbers_text(each.rank for each in idle),
-        is_one_of_ranks=len(idle) > 1,
+        ranks=numbers_text(blamed),
+        is_one_of_ranks=is_one_of,
         expected=f"by {text_of_ranks([each.rank for each in idle])}",
         found="none",
         source=idle[0].source,

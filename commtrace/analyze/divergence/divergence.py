@@ -112,7 +112,7 @@ def _divergences(
             return
     inside = set(inside_creation(frames))
     if group == NO_GROUP:
-        is_of_creation = is_of_creation or not inside.isdisjoint(involved)
+        is_of_creation = is_of_creation or bool(inside)
     elif fault["problem"] == _DEADLOCK and blamed:
         is_of_creation = bool(inside - set(blamed))  # in which the others wait for the blamed ranks
     if is_of_creation:

@@ -287,6 +287,29 @@ def test_the_branch_by_which_some_ranks_create_a_group_is_named(tmp_path: Path) 
     assert row["branch"] == f"`if rank in members:` ({path}:3)"
 
 
+@pytest.mark.parametrize("num_waiting", [1, 2])
+def test_the_branch_by_which_a_rank_ended_before_a_creation_is_named(
+    num_waiting: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    written(path, "reduce()\nif not mine:\n    sys.exit(0)\nnew_group()\n")
+    num, where = num_waiting + 1, {"source_file": str(path), "source_function": "<module>"}
+    program = Program(num, num)
+    for rank in program.ranks:
+        program.one(rank, "all_reduce", "world", at=0, until=50, source_line=1, **where)
+    stack = f"{path}:3 <module>"
+    left = event(
+        num_waiting, "exit", text="SystemExit", stack=stack, source_line=3, source_file=str(path)
+    )
+    waits = [creation(rank, 0, "", 4, duration_ns=-1, **where) for rank in range(num_waiting)]
+    frames = hung(program, left, *waits, complete={num_waiting: True})
+    (fault,) = faults(frames)
+    assert fault["is_one_of_ranks"] == (num_waiting == 1)
+    assert fault["ranks"] == ("0,1" if num_waiting == 1 else "2")
+    (row,) = records(divergences(frames))
+    assert row["branch"] == f"`if not mine:` ({path}:2)"
+
+
 def test_the_branch_by_which_a_rank_left_creations_out_is_named(tmp_path: Path) -> None:
     """The others wait in the second collective, and the rank in its first."""
     path = tmp_path / "train.py"
@@ -484,6 +507,25 @@ def test_ranks_that_all_others_wait_for_in_the_store_are_named(num_idle: int) ->
     # Whoever has closed its recording is waited for by nobody.
     assert faults(hung(program, *stuck, *waits, complete=dict.fromkeys(range(3), True),
                        end_ns=dict.fromkeys(range(3), START_NS + LATE))) == []  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "num_waiting", "blamed"), [(3, 2, "2"), (3, 1, "0"), (2, 1, "0,1")]
+)
+def test_of_ranks_that_have_ended_and_ranks_in_the_store_the_fewer_are_to_blame(
+    num_ranks: int, num_waiting: int, blamed: str
+) -> None:
+    events = [
+        event(rank, "store", text="wait rows/2", duration_ns=-1, source_line=42)
+        if rank < num_waiting
+        else event(rank, "exit", text="SystemExit", source_line=45)
+        for rank in range(num_ranks)
+    ]
+    (fault,) = faults(hung(waiting(num_ranks), *events))
+    assert (fault["problem"], fault["ranks"]) == ("missing call", blamed)
+    assert fault["is_one_of_ranks"] == (num_ranks == 2)
+    assert "ended its program by SystemExit at train.py:45" in fault["explanation"]
+    assert "waits for the store (wait rows/2) at train.py:42" in fault["explanation"]
 
 
 def pipeline(num_steps: int, num_batches: int = 4) -> Program:
