@@ -153,12 +153,11 @@ arrivals, and so becomes shorter or longer by itself.
 The time of a step is the median over steady steps of the mean over ranks. A step ends when its host
 has ended it and its kernels have run.
 
-If a run folder has more than 500,000 calls, steady steps in the middle are replayed: as many as have
-150,000 calls, or five.
-`--all-steps` (`run.whatif(..., all_steps=True)`) replays all of them with given changes, in blocks
-that fit into memory. Two cores need three to four minutes for 10 million calls of 64 ranks (`python -m
-benchmarks.scale --calls 10000000 --replay "bandwidth *2"`). A block begins as it was recorded, so
-that what runs ahead at the end of a block does not reach the next one.
+If a run folder has more than 500,000 calls, steady steps in the middle are replayed: as many as
+have 150,000 calls, or five. `--all-steps` (`run.whatif(..., all_steps=True)`) replays all of them
+with given changes, in blocks that fit into memory. Two cores need three to four minutes for 10
+million calls of 64 ranks (`python -m benchmarks.scale --calls 10000000 --replay "bandwidth *2"`). A
+block begins as it was recorded, so that what runs ahead at its end does not reach the next one.
 
 ## Reading an answer
 
@@ -204,9 +203,10 @@ transfers, waits, launches, streams, synchronizations and steps. Not modelled:
 without it, runs the programs without it, and prints predicted and measured step times. Of 19
 costs in 16 programs of 2 and 4 ranks over gloo, the median error was 0.7 to 1.8%; subtracting the
 blocked time of the calls was wrong by 16%. A replay without a change gives the recorded times
-of every call, of these runs and of profiles of GPUs; it also prints which part of the dependencies
-is inferred, and replays other files with `--trace`: of eight GPUs that trained DLRM, 0.9%. For 22 recordings of healthy models, it lists no change that saves more than 3%, but
-for limits. What remains, as predicted minus measured time on the critical path of a step:
+of every call, of these runs and of profiles of GPUs; `--trace FILE` replays other files, too. The
+part of the dependencies that are inferred is printed: 0.9% for eight GPUs that trained DLRM. For 22
+recordings of healthy models, it lists no change that saves more than 3%, but for limits. What
+remains, as predicted minus measured time on the critical path of a step:
 
 | cause | median | largest | largest in |
 | --- | --- | --- | --- |

@@ -1,4 +1,4 @@
-"""What DistributedDataParallel and FSDP do in their default settings, or as they were told to."""
+"""Settings of DistributedDataParallel and FSDP that cost time or memory."""
 
 from __future__ import annotations
 
