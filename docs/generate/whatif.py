@@ -25,42 +25,52 @@ lists the ones that make a step shorter, best first:
     commtrace whatif run.json
 
 ```text
-step 397 ± 10 ms, of 28 steady steps
-on the critical path: host work 55%, transfer 38%, return from the wait 6%
+step 390 ± 11 ms, of 29 steady steps
+on the critical path: host work 48%, transfer 47%, return from the wait 5%
 
- 1  saves 93 ms (24%)  Ranks were ready to run but had no core for 12% of the
-    time, 1.39 s of each on average; 4 ranks share a host.
-    397 ± 10 ms -> 304 ms
-    how: Give each rank cores of its own: fewer ranks on a host, fewer threads
-         for each (OMP_NUM_THREADS, workers of data loaders), no other programs.
-    replayed: cores where finding=4
-
- 2  saves 75 ms (19%)  Transfers of all_reduce on tp take 39% of the steps, 161
-    ms of each, and nothing can hide them: their data is made right before, and
-    used at once (2,027 calls in all, 125 kB on average).
-    397 ± 10 ms -> 322 ms
+ 1  saves 102 ms (26%)  Transfers of all_reduce on tp take 48% of the steps,
+    195 ms of each, and nothing can hide them: their data is made right
+    before, and used at once (2,145 calls in all, 125 kB on average).
+    390 ± 11 ms -> 288 ms
     how: Fewer ranks on the axis. Sequence parallelism makes of it a
-         reduce-scatter and an all-gather of the same bytes, which async tensor
-         parallelism can hide. A larger batch: with twice of it, which is
-         replayed, a sample has half of the latency.
+         reduce-scatter and an all-gather of the same bytes, which async
+         tensor parallelism can hide. A larger batch: with twice of it,
+         which is replayed, a sample has half of the latency.
     replayed: latency *0.5 where finding=1
 
- 3  limit: saves 169 ms (43%)  ideal network: transfers take no time
-    397 ± 10 ms -> 228 ms
+ 2  saves 52 ms (13%)  Ranks were ready to run but had no core for 10% of
+    the time, 1.17 s of each on average; 4 ranks share a host.
+    390 ± 11 ms -> 338 ms
+    how: Give each rank cores of its own: fewer ranks on a host, fewer
+         threads for each (OMP_NUM_THREADS, workers of data loaders), no
+         other programs.
+    replayed: cores where finding=4
+
+ 3  saves 13.1 ms (3.3%)  Two sums on tp, in tok_embeddings and
+    pos_embeddings, are reduced apart and then added, 30 times per rank, in
+    forward. Nothing else reads them.
+    390 ± 11 ms -> 377 ms
+    how: Add the partial sums, and reduce once: output_layouts=Partial() of
+         both modules in the plan, and a redistribution of their sum; or
+         all_reduce behind the addition.
+    replayed: remove where finding=2
+
+ 4  limit: saves 200 ms (51%)  ideal network: transfers take no time
+    390 ± 11 ms -> 191 ms
     how: a limit: no faster network and no other algorithm saves more
     replayed: shrink *0
 ```
 
-Ranks of this run share cores, and more than half of a step is computation, so that no network could make
-it twice as fast. Changes that save less than the step varies are left out. [The page](report.md) opens with the
+Ranks of this run share cores, and half of a step is computation: an ideal network would make it
+twice as fast. Changes that save less than the step varies are left out. [The page](report.md) opens with the
 best change, and lists all of them in the section *What would help*.
 
-This is the run of `make demo`. `commtrace findings run.json` lists these two findings and those that save less, or
+This is the run of `make demo`. `commtrace findings run.json` lists these findings and those that save less, or
 bytes only:
 
 | finding | of the demo | with `--sequence-parallel` |
 | --- | --- | --- |
-| `dependent_communication` | all-reduces on tp take 39% of the steps | all-gathers take 21% |
+| `dependent_communication` | all-reduces on tp take 48% of the steps | all-gathers take 21% |
 | `sums_apart` | the sums of both embeddings are reduced apart, and then added | |
 | `gathered_logits` | logits are gathered for the loss: use `loss_parallel` | the same |
 | `overlap_lost` | | all-reduces of the norms' gradients are waited for at once, long before the optimizer uses them |
@@ -75,17 +85,19 @@ bytes only:
 
 ```text
 overlap
-step 397 ± 10 ms -> 379 ms  saves 18.3 ms (4.6%)
+step 390 ± 11 ms -> 370 ms  saves 20.6 ms (5.3%)
                        before   after    saved
-step of rank 0         395 ms  371 ms  23.5 ms
-step of rank 1         414 ms  403 ms  10.7 ms
-step of rank 2         401 ms  380 ms  20.6 ms
-step of rank 3         402 ms  383 ms  18.5 ms
-blocked in all_reduce  251 ms  234 ms  16.5 ms
-blocked in all_gather   14 ms   13 ms   790 µs
-Wait at N x N          101 ms   87 ms  13.9 ms
-2,540 calls changed; for 93 the trace lacks what it needs; 0 of
-25,481 dependencies are inferred
+step of rank 0         392 ms  376 ms  15.3 ms
+step of rank 1         379 ms  361 ms    18 ms
+step of rank 2         395 ms  375 ms  19.3 ms
+step of rank 3         392 ms  374 ms  18.1 ms
+blocked in all_reduce  258 ms  241 ms  17.8 ms
+blocked in all_gather   13 ms   12 ms  1.01 ms
+Wait at N x N           70 ms   57 ms  13.4 ms
+then on the critical path: host work 46%, transfer 46%, return from the wait
+6%, transfer in turn 2%
+2,540 calls changed; for 93 the trace lacks what it needs; 0 of 25,481
+dependencies are inferred
 ```
 
 Several changes are made in turn, and together. `-o` writes the replayed run, which every command
