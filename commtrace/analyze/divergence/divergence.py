@@ -59,7 +59,8 @@ COLUMNS = (
 _GROUP_ORDER = "group order"
 _DEADLOCK = "deadlock"
 _OF_CYCLES = (_DEADLOCK, _GROUP_ORDER, "tag")
-_ABSENT = ("missing call", "extra call", *_OF_CYCLES)
+_MISSING = "missing call"
+_ABSENT = (_MISSING, "extra call", *_OF_CYCLES)
 _WITHOUT_WAITS = ("reduce_op", "replicas differ", "wrong reduction", "race")
 """Faults after which ranks go on, as their calls end."""
 _MOST_FAULTS = 50
@@ -112,7 +113,7 @@ def _divergences(
             return
     inside = set(inside_creation(frames))
     if group == NO_GROUP:
-        is_of_creation = is_of_creation or bool(inside)
+        is_of_creation = is_of_creation or fault["problem"] == _MISSING
     elif fault["problem"] == _DEADLOCK and blamed:
         is_of_creation = bool(inside - set(blamed))  # in which the others wait for the blamed ranks
     if is_of_creation:

@@ -11,6 +11,8 @@ import ast
 import re
 from collections.abc import Iterator
 
+import pandas as pd
+
 from commtrace.analyze.divergence.program_text import (
     CallChain,
     CallFrame,
@@ -33,13 +35,9 @@ def chain_to_setter(frames: Frames, text: ProgramText, rank: int) -> CallChain:
 
     Empty if the rank does not wait for a key, or if no call, or several, may set it.
     """
-    events = frames.host_events
-    rows = events[
-        (events["rank"] == rank) & (events["kind"] == STORE) & (events["duration_ns"] < 0)
-    ]
-    if rows.empty:
+    wait = open_wait(frames, rank)
+    if wait is None:
         return ()
-    wait = rows.iloc[-1]
     chain = frames_of_text(str(wait["stack"]))
     key = str(wait["text"]).partition(" ")[2].partition(",")[0]
     files = files_beside(each.file for each in chain)
@@ -53,6 +51,15 @@ def chain_to_setter(frames: Frames, text: ProgramText, rank: int) -> CallChain:
             if inner:
                 return *chain[:place], *inner
     return ()
+
+
+def open_wait(frames: Frames, rank: int) -> pd.Series | None:
+    """Return the event of a rank's wait for the store that has not ended; None if it has none."""
+    events = frames.host_events
+    rows = events[
+        (events["rank"] == rank) & (events["kind"] == STORE) & (events["duration_ns"] < 0)
+    ]
+    return None if rows.empty else rows.iloc[-1]
 
 
 def _setters(text: ProgramText, file: str, key: str) -> Iterator[tuple[CallFrame, bool]]:

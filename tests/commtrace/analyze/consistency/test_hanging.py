@@ -287,21 +287,23 @@ def test_the_branch_by_which_some_ranks_create_a_group_is_named(tmp_path: Path) 
     assert row["branch"] == f"`if rank in members:` ({path}:3)"
 
 
+@pytest.mark.parametrize("kind", ["new_group", "store"])
 @pytest.mark.parametrize("num_waiting", [1, 2])
-def test_the_branch_by_which_a_rank_ended_before_a_creation_is_named(
-    num_waiting: int, tmp_path: Path
+def test_the_branch_by_which_a_rank_ended_while_others_wait_is_named(
+    num_waiting: int, kind: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "train.py"
-    written(path, "reduce()\nif not mine:\n    sys.exit(0)\nnew_group()\n")
+    written(path, "reduce()\nif not mine:\n    sys.exit(0)\nwait()\n")
     num, where = num_waiting + 1, {"source_file": str(path), "source_function": "<module>"}
     program = Program(num, num)
     for rank in program.ranks:
         program.one(rank, "all_reduce", "world", at=0, until=50, source_line=1, **where)
-    stack = f"{path}:3 <module>"
     left = event(
-        num_waiting, "exit", text="SystemExit", stack=stack, source_line=3, source_file=str(path)
+        num_waiting, "exit", text="SystemExit", stack=f"{path}:3 <module>", source_line=3, **where
     )
-    waits = [creation(rank, 0, "", 4, duration_ns=-1, **where) for rank in range(num_waiting)]
+    wait = {"source_line": 4, "duration_ns": -1, "stack": f"{path}:4 <module>", **where}
+    text = "wait rows/2" if kind == "store" else "ranks= backend=gloo"
+    waits = [event(rank, kind, text=text, **wait) for rank in range(num_waiting)]
     frames = hung(program, left, *waits, complete={num_waiting: True})
     (fault,) = faults(frames)
     assert fault["is_one_of_ranks"] == (num_waiting == 1)
