@@ -62,6 +62,7 @@ _COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Gt: operator.gt, ast.GtE: operator.ge,
 }  # fmt: skip
 _COUNTS = ("range", "enumerate", "len", "min", "max", "int", "bool", "abs", "round", "reversed")
+_SEEDING = ("manual_seed", "seed", "Random", "RandomState", "default_rng")
 _CONDITIONAL = (ast.If, ast.While, ast.Try, ast.Match, ast.ExceptHandler, ast.IfExp, ast.BoolOp)
 _MOST_LINKS = 4
 
@@ -231,13 +232,16 @@ class ConditionNames:
         compare = _COMPARISONS.get(kind)
         return _UNKNOWN if compare is None else compare(left, right)
 
-    def cost(self, expression: ast.expr) -> float:
-        """Return the cost of ranks differing in a condition, or in the length of an iterable."""
+    def cost(self, expression: ast.expr, *, is_length: bool = False) -> float:
+        """Return the cost of ranks differing in a condition, or in the length of an iterable.
+
+        Seeds decide on the order and values of what is drawn, but seldom on their number.
+        """
         if self.is_alike(expression):
             return IMPOSSIBLE
         if isinstance(expression, ast.BoolOp):  # they may differ in any of its parts
             return min(self.cost(each) for each in expression.values)
-        names = set(self._names_in(expression, _MOST_LINKS))
+        names = set(self._names_in(expression, _MOST_LINKS, _SEEDING if is_length else ()))
         if any(_ABOUT_RANK.fullmatch(name) for name in names):
             return OF_RANK
         if any(_ABOUT_DATA.fullmatch(name) for name in names):
@@ -259,7 +263,7 @@ class ConditionNames:
         `self` makes of its arguments.
         """
         iterable = loop.iter
-        cost = self.cost(iterable)
+        cost = self.cost(iterable, is_length=True)
         value = self.value_of(iterable.id) if isinstance(iterable, ast.Name) else None
         if cost == OF_ANYTHING and isinstance(value, _COLLECTIONS):
             return OF_ATTRIBUTE
@@ -301,16 +305,29 @@ class ConditionNames:
             return links > 0 and self.is_lasting(value, links - 1)
         return bool(_LASTING.fullmatch(name)) or (name.isupper() and name not in self._values)
 
-    def _names_in(self, expression: ast.AST, links: int) -> list[str]:
+    def _names_in(
+        self, expression: ast.AST, links: int, ignored: Collection[str] = ()
+    ) -> list[str]:
+        """Return names in an expression and in their values, but for arguments of some calls."""
         found: list[str] = []
-        for each in expressions_in(expression):
+        parts = [*expressions_in(expression)]
+        arguments = {
+            id(inner)
+            for each in parts
+            if isinstance(each, ast.Call) and name_of(each) in ignored
+            for argument in (*each.args, *each.keywords)
+            for inner in ast.walk(argument)
+        }
+        for each in parts:
+            if id(each) in arguments:
+                continue
             if isinstance(each, ast.Attribute):
                 found.append(each.attr)
             elif isinstance(each, ast.Name):
                 found.append(each.id)
                 value = self.value_of(each.id)
                 if value is not None and links and not isinstance(value, ast.Constant):
-                    found += self._names_in(value, links - 1)
+                    found += self._names_in(value, links - 1, ignored)
         return found
 
 

@@ -814,6 +814,15 @@ EITHER: dict[str, tuple[str, Known]] = {
             save(state)  # o0
             gather()  # t0
     """, {}),
+    "a loop over what a seed of the rank has shuffled, and a break": ("""
+        def f(self, rank):
+            order = torch.Generator().manual_seed(rank)
+            for batch in self.data.windows(8, order):  # d
+                reduce()  # s t
+                if self.budget.exhausted():  # j
+                    break
+            gather()  # o
+    """, {}),
     "two conditions in turn": ("""
         def f(loss, norm):
             for step in range(6):
