@@ -10,7 +10,16 @@ import plotly.graph_objects as go
 from commtrace.analyze.measures.measures import MEASURE
 from commtrace.errors import UsageError
 from commtrace.figures.label import bold, lines, plain
-from commtrace.figures.theme import LEGEND, LIGHT, Theme, empty, layout, theme_of, titled
+from commtrace.figures.theme import (
+    LEGEND,
+    LIGHT,
+    Theme,
+    empty,
+    layout,
+    readable_on,
+    theme_of,
+    titled,
+)
 from commtrace.units import known_note, text_of_bytes, text_of_duration
 
 VALUES: dict[str, tuple[str, str]] = {
@@ -64,16 +73,17 @@ def sizes(
     )
     order = sums.groupby("kind")["num_calls"].sum().sort_values(ascending=False, kind="stable")
     for kind in order.index:
-        of_kind = sums.loc[kind]
+        of_kind, colour = sums.loc[kind], theme.kind(kind)
         figure.add_trace(
             go.Bar(
                 name=plain(kind),
                 x=[places[size] for size in of_kind.index],
                 y=(of_kind[value] / (1e9 if value == "blocked_ns" else 1)).tolist(),
-                marker={"color": theme.kind(kind), "line": {"width": 0}},
+                marker={"color": colour, "line": {"width": 0}},
                 text=plain(kind),
                 textposition="inside",
                 insidetextanchor="middle",
+                insidetextfont={"color": readable_on(colour)},
                 hovertext=[_hover_text(kind, row) for row in of_kind.reset_index().itertuples()],
                 hoverinfo="text",
                 meta={"kind": kind},

@@ -177,10 +177,16 @@ def _lacks_logs(frames: Frames) -> str:
 def _lacks_identity(frames: Frames) -> str:
     """Return a sentence if no gather identifies its input, by tensor or parameters; else ""."""
     counts = census(frames)
-    if not counts.kinds["all_gather"] or counts.selected[GATHERS_OF_TENSORS]:
+    by_steps = counts.selected[GATHERS_OF_PARAMETERS] and not counts.selected[GATHERS_OF_TENSORS]
+    return _lacks_units(frames) or (_lacks_steps(frames) if by_steps else "")
+
+
+def _lacks_units(frames: Frames) -> str:
+    """Return the same sentence, if what is gathered need not be known by step."""
+    counts = census(frames)
+    is_known = counts.selected[GATHERS_OF_TENSORS] or counts.selected[GATHERS_OF_PARAMETERS]
+    if not counts.kinds["all_gather"] or is_known:
         return ""
-    if counts.selected[GATHERS_OF_PARAMETERS]:
-        return _lacks_steps(frames)
     return (
         'No all-gather identifies its tensors (recorded with detail="op") or its parameters '
         "(recorded for FSDP), so repeated all-gathers are found by layouts only (rule ping_pong)."
@@ -307,6 +313,7 @@ HALF_TYPES = Need("messages of a 16-bit type, or casts of data", _lacks_half)
 CONTENTS = Need("what calls carry", _lacks_contents)
 LOGS = Need("what DistributedDataParallel logs of unused parameters", _lacks_logs)
 IDENTITY = Need("the tensors or, by step, the parameters of all-gathers", _lacks_identity)
+UNITS = Need("the tensors or the parameters of all-gathers", _lacks_units)
 GRADIENTS = Need("the parameters of reduced gradients, by step", _lacks_gradients)
 OWN_GRADIENTS = Need("gradients of the ranks' own backward passes", _lacks_own_gradients)
 DEPENDENCIES = Need("when data was ready and used", _lacks_dependencies)

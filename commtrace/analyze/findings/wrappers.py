@@ -18,8 +18,8 @@ from commtrace.analyze.findings.finding import (
 from commtrace.analyze.findings.needs import (
     CONTENTS,
     DURATION,
-    IDENTITY,
     LOGS,
+    UNITS,
 )
 from commtrace.analyze.measures.census import census
 from commtrace.analyze.measures.measures import counted_ns
@@ -180,5 +180,5 @@ SINGLE_UNIT = Rule(
     "single_unit",
     "several blocks of a model that are a single unit of FSDP",
     single_unit,
-    (IDENTITY, DURATION),
+    (UNITS, DURATION),
 )
