@@ -23,9 +23,9 @@ NO_GROUP = ""
 def calls_with_creations(frames: Frames, ranks: Sequence[int]) -> pd.DataFrame:
     """Return the calls of some ranks in order, as `calls_of_ranks`, with creations of groups.
 
-    Of a rank's waits for the store, only one that has not ended counts. Creations and waits have
-    the group `NO_GROUP`, and as their number the number of creations before them. The ids are
-    numbers of the rows.
+    Waits for the store are included if they have not ended. Creations and waits have the group
+    `NO_GROUP`, and as their number the number of creations before them. The ids are numbers of the
+    rows.
     """
     calls = calls_of_ranks(frames, ranks)
     rows = []
