@@ -253,4 +253,4 @@ def test_tomllib_is_there() -> None:
 def test_the_document_lists_all_thresholds() -> None:
     text = (Path(__file__).parents[2] / "docs" / "recording.md").read_text(encoding="utf-8")
     for name, each in THRESHOLDS.items():
-        assert f"| `{name}` | {each.default:,g} | {each.meaning} |" in text
+        assert f"| `{name}` | {each.default:,.15g} | {each.meaning} |" in text
