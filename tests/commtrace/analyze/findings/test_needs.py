@@ -15,7 +15,7 @@ from commtrace.analyze.findings.needs import Need
 from commtrace.analyze.findings.table_rows import savings
 from commtrace.schema import ALL_USED
 from commtrace.tracefile import RECORDING, STEPS_FROM
-from tests.commtrace.analyze.each_step_rows import broadcasts, reduced_to_root
+from tests.commtrace.analyze.each_step_rows import UNIT, broadcasts, in_steps, reduced_to_root
 from tests.commtrace.analyze.flow_rows import flowing
 from tests.commtrace.analyze.metric_rows import collected
 from tests.commtrace.analyze.overlap.overlap_lost.lossy import issued_late, of_unknown_dependencies
@@ -143,6 +143,11 @@ CASES: dict[str, tuple[Need, Frames, Frames]] = {
     "contents": (needs.CONTENTS, flags(), replace(without(flags(), carries=""), run=PROFILE)),
     "logs": (needs.LOGS, flags(), without(flags(), reason="")),
     "identity": (needs.IDENTITY, gathers(), without(gathers(), sent_id=-1)),
+    "units": (
+        needs.UNITS,
+        load(in_steps(UNIT)),
+        without(load(in_steps(UNIT)), parameters=""),
+    ),
     "gradients": (needs.GRADIENTS, REDUCED, without(REDUCED, parameters="")),
     "own gradients": (needs.OWN_GRADIENTS, reduced("local_gradient"), reduced("buffer")),
     "dependencies": (
