@@ -23,7 +23,11 @@ from commtrace.analyze.findings.needs import (
 )
 from commtrace.analyze.measures.census import census
 from commtrace.analyze.measures.measures import counted_ns
-from commtrace.analyze.measures.selections import COPIED_GRADIENTS, EXPLAINED_FLAGS
+from commtrace.analyze.measures.selections import (
+    COPIED_GRADIENTS,
+    EXPLAINED_FLAGS,
+    GATHERS_OF_PARAMETERS,
+)
 from commtrace.analyze.run.frame import Frames
 from commtrace.analyze.run.matching import mesh_axes
 from commtrace.schema import ALL_USED, COPIED, SOME_UNUSED
@@ -118,6 +122,8 @@ def single_unit(frames: Frames) -> list[Finding]:
 
     Only the computation of other units could hide that, and there are none.
     """
+    if not census(frames).selected[GATHERS_OF_PARAMETERS]:
+        return []
     least = frames.settings.threshold("single_unit_share") * counted_ns(frames)
     return [
         Finding(
@@ -127,7 +133,7 @@ def single_unit(frames: Frames) -> list[Finding]:
             "whose computation could hide them.",
             "Make a unit of each block, and then of the model: `for block in blocks: "
             "fully_shard(block)` (auto_wrap_policy of FullyShardedDataParallel). Replayed is the "
-            "transfer of one block, as if computation hid that of all others.",
+            "transfer of one block, as if computation hid the rest.",
             calls,
             cure=f"shrink *{1 / num:.3g}",
         )
