@@ -147,9 +147,16 @@ class RankError(LaunchError):
     """
 
     def __init__(
-        self, summary: str, *, rank: int, traceback: str, found: str, run: Any = None
+        self,
+        summary: str,
+        *,
+        rank: int,
+        traceback: str,
+        found: str,
+        attempt: str = "",
+        run: Any = None,
     ) -> None:
-        super().__init__(summary, found=found)
+        super().__init__(summary, found=found, attempt=attempt)
         self.rank = rank
         self.traceback = traceback
         self.run = run

@@ -267,6 +267,8 @@ def _report_failure(result: LaunchResult, program: Program, timeout_s: float | N
     """Print the script's traceback, then the failed rank; nothing if all went well."""
     if result.ok:
         return
+    from commtrace.launching.failures import advice_on, error_of
+
     script, nproc = program.script, program.nproc
     if result.failed_rank is None:
         fail(LaunchError(f"{script} was stopped", found=text_of_exit(result.exit_code)))
@@ -280,5 +282,6 @@ def _report_failure(result: LaunchResult, program: Program, timeout_s: float | N
         return
     show_traceback(result.traceback.rstrip("\n"))
     failure = f"{script} failed on rank {result.failed_rank} of {nproc}"
-    last_line = result.traceback.strip().rpartition("\n")[2]
-    fail(LaunchError(failure, found=last_line or text_of_exit(result.exit_code)))
+    error = error_of(result.traceback)
+    found = error or text_of_exit(result.exit_code)
+    fail(LaunchError(failure, found=found, attempt=advice_on(error)))

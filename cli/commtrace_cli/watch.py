@@ -268,12 +268,13 @@ def _ignore(snapshot: Snapshot) -> None:
 @contextmanager
 def _served(folder: Path, port: int) -> Iterator[Show]:
     """Serve the page, and print its address."""
-    from commtrace.report.live_page import live_state, render_live_page
+    from commtrace.report.live_page import LastMinute, live_state, render_live_page
     from commtrace_cli.serving import serving
 
+    minute = LastMinute()
     with serving(render_live_page(folder), port) as served:
         say(f"watching {folder} at {served.url}", always=True)
-        yield lambda snapshot: served.update(live_state(snapshot))
+        yield lambda snapshot: served.update(live_state(snapshot, minute))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from typing import Any
 
 from commtrace.errors import EmptyTraceError, LaunchError, RankError, UsageError
 from commtrace.exit_codes import text_of_exit
+from commtrace.launching.failures import advice_on, error_of
 from commtrace.launching.launcher import LaunchResult, results_of, run_function
 from commtrace.launching.pickling import pack
 from commtrace.launching.temporary_folders import remove_abandoned, scratch_folder
@@ -158,15 +159,15 @@ def _error(
             run=run,
         )
     text = with_names(result.traceback, names).rstrip("\n")
-    found = _last_error(text) or text_of_exit(result.exit_code)
-    summary = f"{name} failed on rank {result.failed_rank} of {nproc}"
-    return RankError(summary, rank=result.failed_rank, traceback=text, found=found, run=run)
-
-
-def _last_error(traceback: str) -> str:
-    """Return the last line of a traceback that is not indented: the error."""
-    lines = [line for line in traceback.splitlines() if line and not line.startswith(" ")]
-    return lines[-1] if lines else ""
+    error = error_of(text)
+    return RankError(
+        f"{name} failed on rank {result.failed_rank} of {nproc}",
+        rank=result.failed_rank,
+        traceback=text,
+        found=error or text_of_exit(result.exit_code),
+        attempt=advice_on(error),
+        run=run,
+    )
 
 
 def _unfinished(result: LaunchResult) -> str:

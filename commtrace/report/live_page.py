@@ -7,6 +7,9 @@ the terminal; the script only places them, as text.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections import deque
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,8 @@ from commtrace.tracefile.dump_files import StackDump
 from commtrace.units import counted, text_of_bytes, text_of_duration, text_of_ranks
 
 _SECOND = 1e9
+_MINUTE_S = 60
+_MOST_ROWS = 128
 _MOST_LINES = 200
 _MOST_STACKS = 50
 
@@ -54,7 +59,31 @@ def render_live_page(run: Path) -> str:
     )
 
 
-def live_state(snapshot: Snapshot) -> dict[str, Any]:
+class LastMinute:
+    """What the ranks with the lowest numbers were in, for each second of the last minute."""
+
+    def __init__(self) -> None:
+        self._times_ns: deque[int] = deque()
+        self._columns: deque[list[list[Any]]] = deque()
+
+    def columns(self, snapshot: Snapshot) -> list[list[list[Any]]]:
+        """Add the state as it is now; return the columns, the oldest first.
+
+        Returns:
+            For each second that has been watched, states and how many successive ranks have each.
+        """
+        states = (_state_of(each) for each in snapshot.ranks[:_MOST_ROWS])
+        self._times_ns.append(snapshot.at_ns)
+        self._columns.append([[state, len([*ranks])] for state, ranks in groupby(states)])
+        while len(self._times_ns) > 1 and self._times_ns[1] <= snapshot.at_ns - _MINUTE_S * _SECOND:
+            self._times_ns.popleft()
+            self._columns.popleft()
+        ends_ns = (snapshot.at_ns - ago * _SECOND for ago in reversed(range(_MINUTE_S)))
+        seen = (bisect_right(self._times_ns, end) for end in ends_ns)
+        return [self._columns[number - 1] for number in seen if number]
+
+
+def live_state(snapshot: Snapshot, minute: LastMinute | None = None) -> dict[str, Any]:
     """Return what the page shows, as JSON has it; all text is visible text."""
     steps = snapshot.steps
     lines = alike(snapshot.ranks) if len(snapshot.ranks) > 1 else [[*snapshot.ranks]]
@@ -80,6 +109,7 @@ def live_state(snapshot: Snapshot) -> dict[str, Any]:
         "notes": _notes(snapshot),
         "groups": [_group(each) for each in shown_groups(snapshot)],
         "cells": [_cell(each) for each in snapshot.ranks],
+        "minute": (minute or LastMinute()).columns(snapshot),
         "ranks": [_line(each) for each in lines[:_MOST_LINES] if each],
         "kinds": [
             {

@@ -3,14 +3,12 @@
 
 const PERIOD_MS = 1000;
 const MANY_RANKS = 256;
-const MINUTE = 60; // states that the strip of the last minute has
-const MOST_ROWS = 128; // ranks that it has, those with the lowest numbers
+const MINUTE = 60; // columns that the strip of the last minute has
 const LEAST_ROW_PIXELS = 3;
 // Colours of the states, by the variable that the squares have, too.
 const STATE_COLOURS = {
   blocked: "kind-all_reduce", flying: "kind-reduce_scatter", free: "soft", hanging: "kind-all_gather", lost: "bad", ended: "surface",
 };
-const minute = [];
 const address = new URLSearchParams(window.location.search);
 const place = (id) => document.getElementById(id);
 
@@ -87,22 +85,25 @@ function drawCells(cells) {
   });
 }
 
-/** Draws what each rank was in at each refresh of the last minute; the newest is on the right. */
-function drawMinute(cells) {
-  minute.push(cells.slice(0, MOST_ROWS).map(([, state]) => state));
-  minute.splice(0, minute.length - MINUTE);
+/** Draws what each rank was in at each second of the last minute; the newest is on the right. */
+function drawMinute(columns) {
   const canvas = place("minute");
-  const height = Math.max(LEAST_ROW_PIXELS, Math.min(9, Math.floor(240 / Math.max(cells.length, 1))));
-  [canvas.width, canvas.height] = [MINUTE, Math.max(minute.at(-1).length, 1) * height];
+  const rows = Math.max(...columns.map((column) => column.reduce((sum, [, ranks]) => sum + ranks, 0)), 0);
+  const height = Math.max(LEAST_ROW_PIXELS, Math.min(9, Math.floor(240 / Math.max(rows, 1))));
+  [canvas.width, canvas.height] = [MINUTE, Math.max(rows, 1) * height];
   canvas.style.height = `${canvas.height}px`;
-  canvas.hidden = !cells.length;
+  canvas.hidden = !rows;
   const context = canvas.getContext("2d");
   const style = getComputedStyle(document.documentElement);
-  const colours = Object.fromEntries(Object.entries(STATE_COLOURS).map(([state, name]) => [state, style.getPropertyValue(`--${name}`).trim()]));
-  minute.forEach((states, second) => states.forEach((state, row) => {
-    context.fillStyle = colours[state] || colours.free;
-    context.fillRect(MINUTE - minute.length + second, row * height, 1, height - 1);
-  }));
+  columns.forEach((column, second) => {
+    let row = 0;
+    for (const [state, ranks] of column) {
+      context.fillStyle = style.getPropertyValue(`--${STATE_COLOURS[state]}`).trim();
+      for (const end = row + ranks; row < end; row += 1) {
+        context.fillRect(MINUTE - columns.length + second, row * height, 1, height - 1);
+      }
+    }
+  });
 }
 
 function problem(each) {
@@ -160,7 +161,7 @@ function show(state) {
       [each.missing, each.is_missing ? "bad" : "dim"], [each.for],
     ]));
   drawCells(state.cells);
-  drawMinute(state.cells);
+  drawMinute(state.minute);
   table("ranks",
     [["Rank"], ["Now"], ["For", true], ["Step", true], ["Blocked", true], ["At"]],
     state.ranks.map((each) => [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from commtrace.live import Observer
-from commtrace.report.live_page import live_state, render_live_page
+from commtrace.report.live_page import LastMinute, live_state, render_live_page
 from commtrace.tracefile.dump_files import StackDump, ThreadStack, dump_path, write_dump
 from commtrace_cli.serving import Served, serving
 from tests.commtrace.live.growing import Run
@@ -86,20 +86,36 @@ def test_the_page_says_who_is_missing(open_live: Any) -> None:
     assert page.locator("#trend rect").count() == 40
 
 
-def test_the_strip_has_a_column_for_each_state_of_the_last_minute(
-    open_live: Any, served: Served, run: Run
-) -> None:
-    page = open_live()
-    assert page.evaluate("minute.at(-1)[5]") == "free"
-    before = page.evaluate("minute.length")
+def test_the_strip_has_a_column_for_each_second_that_was_watched(run: Run) -> None:
+    observer, minute = Observer(run.observer().watch), LastMinute()
+    assert minute.columns(observer.refresh()) == [[["hanging", 5], ["free", 1], ["hanging", 6]]]
+    run.pass_(2.5)
     run.ranks[5].issue()
     run.flush()
-    served.update(live_state(run.observer().refresh()))
-    page.locator("#groups td.bad").wait_for(state="detached", timeout=10_000)
-    assert page.evaluate("minute.length") > before
-    assert page.evaluate("minute.at(-1)[5]") != "free"
+    before, now = [["hanging", 5], ["free", 1], ["hanging", 6]], [["hanging", 12]]
+    first, second, last = minute.columns(observer.refresh())
+    assert (first, second) == (before, before)
+    assert last != before
+    assert sum(ranks for _, ranks in last) == 12
+    run.pass_(70)
+    columns = minute.columns(observer.refresh())
+    assert len(columns) == 60
+    assert columns[0] == last
+    assert columns[-1] == now
+
+
+def test_the_strip_is_there_when_the_page_is_opened_later(
+    open_live: Any, served: Served, run: Run
+) -> None:
+    observer, minute = Observer(run.observer().watch), LastMinute()
+    minute.columns(observer.refresh())
+    run.pass_(30)
+    served.update(live_state(observer.refresh(), minute))
+    page = open_live()
     canvas = page.locator("#minute")
     assert [canvas.get_attribute(name) for name in ("width", "height")] == ["60", f"{12 * 9}"]
+    drawn = "[...place('minute').getContext('2d').getImageData(0, 4, 60, 1).data]"
+    assert page.evaluate(drawn)[3::4] == [0] * 29 + [255] * 31
 
 
 def test_a_run_without_problems_says_so_first(browser: Browser, tmp_path: Path) -> None:
