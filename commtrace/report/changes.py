@@ -40,7 +40,8 @@ class ChangeCard:
 
     Attributes:
         title: The change, in words.
-        how: A way to make it.
+        how: A way to make it; empty if the page has that with a finding.
+        finding: Anchor of the finding that it cures; empty if it is no finding of the page.
         times: Step times before and with the change.
         saves: Time of a step that it saves.
         share: That time as a part of the step.
@@ -52,6 +53,7 @@ class ChangeCard:
 
     title: str
     how: str
+    finding: str
     times: str
     saves: str
     share: str
@@ -97,7 +99,10 @@ def help_of(answers: Answers, selection: Selection) -> Help:
     if part.steps:
         selection = replace(selection, steps=part.steps, window_ns=None)
         step = f"{step}, from {part.steps[0]} to {part.steps[1]}"
-    cards = tuple([_card(row, _command(frames, selection)) for row in rows[:MAX_CARDS]])
+    shown = answers.findings.head(MAX_CARDS)["change"]
+    anchors = {change: f"finding-{number}" for number, change in enumerate(shown, 1) if change}
+    command = _command(frames, selection)
+    cards = tuple([_card(row, command, anchors) for row in rows[:MAX_CARDS]])
     return Help(_tile(frames, rows, bound), step, bound, "", cards, max(len(rows) - MAX_CARDS, 0))
 
 
@@ -125,12 +130,16 @@ def _tile(frames: Frames, rows: list[dict[Any, Any]], bound: str) -> Tile:
     return Tile(_TITLE, saved_text(best), short, target=_TARGET)
 
 
-def _card(row: Mapping[Any, Any], command: tuple[str, str]) -> ChangeCard:
+def _card(
+    row: Mapping[Any, Any], command: tuple[str, str], anchors: Mapping[str, str]
+) -> ChangeCard:
+    finding = next((anchors[text] for text in row["texts"] if text in anchors), "")
     unknown = f"the trace lacks what it needs for {row['num_unknown']:,}"
     before, after = command
     return ChangeCard(
         title=row["change"],
-        how=row["how"],
+        how="" if finding else row["how"],
+        finding=finding,
         times=change_text(row).replace("->", "→"),
         saves=saved_text(row),
         share=share_text(row),

@@ -58,6 +58,10 @@ _OF_ROLES = {
 }  # fmt: skip
 
 
+_STATES = ("parameter", "updated parameter", "buffer")
+"""What a tensor may be that a case names without saying what it is."""
+
+
 def cases(names: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return the cases whose ids begin with any of some names; all without names."""
     known = json.loads((PROGRAMS / "cases.json").read_text("utf-8"))
@@ -87,6 +91,7 @@ def _plain(text: str) -> str:
     """Return the name of a tensor without wrappers, remarks, and its place among outputs."""
     text = text.replace("module.", "").replace("gradient before clipping", "gradient")
     text = text.replace("gradient of the output of", "output gradient of")
+    text = re.sub("^gradient of ", "gradient ", text)
     text = re.sub(r" \([^)]*\)$", "", text)
     return re.sub(r"^(input|output|output gradient) \S+ of ", r"\1 of ", text.strip())
 
@@ -108,6 +113,7 @@ def is_at_place(case: dict[str, Any], fault: Fault) -> bool:
     if outer[:1].isupper() and outer in case["modules"]:
         name = name.replace(f"{outer}.", "")
     wanted = [_plain(each) for each in case["tensors"]]
+    wanted += [f"{role} {each}" for each in wanted if " " not in each and role in _STATES]
     return any(name == each or (each[-1] == "*" and name.startswith(each[:-1])) for each in wanted)
 
 

@@ -13,6 +13,12 @@ class Cards {
     for (const button of document.querySelectorAll("[data-evidence]")) {
       button.addEventListener("click", () => this.show(button.closest("li").id));
     }
+    for (const link of document.querySelectorAll("#change-list h3 a")) {
+      link.addEventListener("click", (event) => {
+        event.preventDefault(); // the address tells what is shown
+        this.reveal(Number(link.hash.split("-")[1]) - 1);
+      });
+    }
     document.getElementById("marked-before").addEventListener("click", () => this.step(-1));
     document.getElementById("marked-after").addEventListener("click", () => this.step(1));
     document.getElementById("marked-close").addEventListener("click", () => this.close());

@@ -42,6 +42,17 @@ def test_a_card_has_times_share_extent_and_command() -> None:
     assert helps.cards[-1].meaning.startswith("limit: ")
 
 
+def test_the_cure_of_a_finding_links_to_it_and_leaves_the_advice_there() -> None:
+    frames = barrier_run()
+    shown = Answers(frames).findings["title"].tolist()
+    cards = {card.title: card for card in help_on(frames).cards}
+    (cured,) = [card for title, card in cards.items() if title.startswith("In most steps, 4 calls")]
+    number = next(n for n, title in enumerate(shown, 1) if title == cured.title)
+    assert (cured.finding, cured.how) == (f"finding-{number}", "")
+    assert f'<h3><a href="#finding-{number}">{cured.title}</a>' in render_page(frames)
+    assert [card.finding for card in cards.values() if card.bound == "limit"] == [""]
+
+
 def test_the_command_of_a_part_names_the_part() -> None:
     steps = help_on(barrier_run(), Selection(steps=(1, 2)))
     assert steps.cards[0].commands[0].endswith(" --steps 1:2")

@@ -15,6 +15,7 @@ from commtrace.figures.theme import DARK, LIGHT, readable_on
 from commtrace.report import write_report
 from commtrace.selection import Selection
 from commtrace.units import text_of_bytes, text_of_duration
+from tests.commtrace.analyze.replaying import barrier_run
 from tests.commtrace.analyze.rows import call, op, run_of, step
 from tests.commtrace.analyze.training import training_trace
 from tests.commtrace.report.browsing import Open, column, hover, marked, sort_by, x_range
@@ -482,6 +483,19 @@ def test_a_finding_leads_to_its_calls_in_the_timeline(open_page: Open) -> None:
         "() => !document.getElementById('timeline-picture').data.some(t => t.meta.part === 'mark')"
     )
     assert page.locator("#marked").is_hidden()
+    assert opened.errors == []
+
+
+def test_the_cure_of_a_finding_leads_to_it(open_page: Open) -> None:
+    opened = open_page(barrier_run())
+    link = opened.page.locator("#change-list h3 a").first
+    target = (link.get_attribute("href") or "").removeprefix("#")
+    before = opened.page.url
+    link.click()
+    box = opened.page.locator(f"#{target}").bounding_box()
+    assert box is not None
+    assert 0 <= box["y"] < 400
+    assert opened.page.url == before
     assert opened.errors == []
 
 
