@@ -10,7 +10,10 @@ import pytest
 from tests.values.score import AGREES, PLACE, PROGRAMS, cases, scored
 
 CASES = {each["id"]: each for each in cases()}
-QUICK = {"a04": PLACE, "a12": PLACE, "a21": PLACE, "b26": PLACE, "a44": AGREES, "c39": AGREES}
+QUICK = {
+    "a04": PLACE, "a12": PLACE, "a21": PLACE, "b26": PLACE, "j11": PLACE,
+    "a44": AGREES, "c39": AGREES, "j42": AGREES, "j44": AGREES,
+}  # fmt: skip
 """One for each sort of evidence; `score` runs all."""
 
 

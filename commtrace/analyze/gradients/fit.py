@@ -17,6 +17,7 @@ from commtrace.analyze.gradients.held import Held
 _ROUNDINGS = 64
 """Units of roundoff of a reduction's result, relative to its contributions."""
 _MOST_ROUNDING = 0.05
+_OF_USUAL = 1e-3
 _MOST_LEFT_OUT = 64
 """Ranks of a group up to which sums that leave out a rank are tried."""
 
@@ -80,15 +81,26 @@ def fitted(
         groups: ranks over which it may have been reduced.
     """
     everyone = frozenset().union(*(each.ranks for own in classes for each in own))
+    found: list[Fit] = []
     for ranks in _candidates(everyone, min(gradient.ranks), groups):
         members = [
             each for each in classes if any(contribution.ranks & ranks for contribution in each)
         ]
-        found = _scale(gradient, [each[0] for each in members])
-        if found is not None:
+        scale = _scale(gradient, [each[0] for each in members])
+        if scale is not None:
             holders = frozenset().union(*(each.ranks for own in members for each in own))
-            return Fit(len(members), holders, found)
-    return UNKNOWN
+            found.append(Fit(len(members), holders, scale))
+            if gradient.norm > gradient.largest or _is_usual(found[-1]):
+                return found[-1]
+    return found[0] if found else UNKNOWN
+
+
+def _is_usual(fit: Fit) -> bool:
+    """Return whether a factor is that of a sum or a mean.
+
+    A single number is a multiple of any sum, so that its factor has to tell which.
+    """
+    return any(abs(fit.scale * by - 1) <= _OF_USUAL for by in (1, fit.contributions))
 
 
 def _candidates(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from commtrace.analyze.gradients.calls import ReductionCalls, calls_between, reducing_calls
 from commtrace.analyze.gradients.fit import Fit, distinct, fitted
 from commtrace.analyze.gradients.held import Held, held
-from commtrace.analyze.gradients.names import known_groups, name_of, sizes_of
+from commtrace.analyze.gradients.names import groups_in_modules, known_groups, name_of, sizes_of
 from commtrace.analyze.gradients.replicated import Replicas, replica_sets
 from commtrace.analyze.gradients.rows import SketchRows, gradient_rows
 from commtrace.analyze.gradients.scales import Losses, Scale, are_close, closeness
@@ -78,7 +78,8 @@ def reductions(frames: Frames) -> Iterator[Reduction]:
     rows, groups = gradient_rows(frames), known_groups(frames)
     if not rows.reduced:
         return
-    calls, replicated = reducing_calls(frames), replica_sets(rows.parameters)
+    calls = reducing_calls(frames)
+    replicated = replica_sets(rows.parameters, groups_in_modules(frames))
     for (number, name), reduced in rows.reduced.items():
         everyone = Replicas((frozenset(row.rank for row in reduced),), is_certain=False)
         of_parameter = _Parameter(

@@ -3,12 +3,14 @@
 Parameters of known layout state it. Plain parameters are replicas if they are equal when the model
 is first called. A parameter all of whose elements are equal, a bias of zeros, shows nothing: it is
 taken to be held like the others of its module, and with doubt if those, or others inside of the
-module, are held otherwise.
+module, are held otherwise, or if its ranks have no other parameter in common and no collective
+inside of modules, like stages of a pipeline.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from commtrace.analyze.gradients.fit import distinct
@@ -34,14 +36,20 @@ class Replicas:
         return next((each for each in self.sets if rank in each), frozenset({rank}))
 
 
-def replica_sets(parameters: SketchRows) -> dict[str, Replicas]:
-    """Return the ranks that hold replicas of each parameter, by name."""
+def replica_sets(parameters: SketchRows, linked: Collection[frozenset[int]]) -> dict[str, Replicas]:
+    """Return the ranks that hold replicas of each parameter, by name.
+
+    Args:
+        parameters: values of the parameters when the model is first called.
+        linked: sets of ranks of groups with collectives inside of modules.
+    """
     by_name: dict[str, dict[int, SketchRow]] = {}
     for row in parameters:
         # The first row of each rank: a model may be called under several roots.
         by_name.setdefault(row.name, {}).setdefault(row.rank, row)
     found = {name: _sets(held(list(own.values()))) for name, own in by_name.items()}
     constant = {name for name, own in by_name.items() if _is_constant(list(own.values()))}
+    shown = {ranks for name in found.keys() - constant for ranks in found[name].sets}
     for name in constant:
         module = name.rpartition(".")[0]
         siblings = [
@@ -53,6 +61,10 @@ def replica_sets(parameters: SketchRows) -> dict[str, Replicas]:
             found[name] = Replicas(found[siblings[0]].sets, is_certain=is_alike)
         elif module and any(found[each] != found[name] for each in inside):
             found[name] = Replicas(found[name].sets, is_certain=False)
+        elif shown:
+            known = [*shown, *linked]
+            is_shown = all(any(own <= each for each in known) for own in found[name].sets)
+            found[name] = Replicas(found[name].sets, is_certain=is_shown)
     return found
 
 

@@ -129,7 +129,7 @@ def compare(left: Frames, right: Frames, reference: Frames | None = None) -> Val
     is_doubtful = ~judged["is_certain"] | judged["is_ambiguous"]
     certain = np.flatnonzero(judged["is_wrong"] & ~is_doubtful)
     gradients = own_gradients(left, right)
-    place = first_wrong(judged, labels, tables[1], gradients.right, right)
+    place = first_wrong(judged, labels, tables[1], gradients, right)
     if place is not None:
         place = cause_of(place, judged, ours, theirs)
         place = unreduced_before(place, judged, labels, tables[1], right)

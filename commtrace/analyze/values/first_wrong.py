@@ -8,8 +8,10 @@ import numpy as np
 import pandas as pd
 
 from commtrace.analyze.run.frame import Frames
+from commtrace.analyze.values.between import REDUCED
 from commtrace.analyze.values.flow import Flow, flow_of
 from commtrace.analyze.values.in_parts import are_counts, ranks_parts, shows_little
+from commtrace.analyze.values.local_gradients import OwnGradients
 from commtrace.analyze.values.tolerance import SMALL, evident, is_coarse
 from commtrace.schema import (
     LOCAL_GRADIENT,
@@ -37,7 +39,7 @@ def first_wrong(
     judged: pd.DataFrame,
     labels: np.ndarray,
     table: pd.DataFrame,
-    gradients: Collection[tuple[int, str]],
+    gradients: OwnGradients,
     right: Frames,
 ) -> int | None:
     """Return the place of the first wrong tensor; None if there is none.
@@ -51,14 +53,14 @@ def first_wrong(
         judged: the pairs, in order of time.
         labels: numbers of the second run's tensors.
         table: table `tensors` of the second run.
-        gradients: steps and names of the ranks' own gradients that are right together.
+        gradients: the ranks' own gradients.
         right: the second run.
     """
     is_wrong, is_certain = judged["is_wrong"].to_numpy(), judged["is_certain"].to_numpy()
     is_ambiguous, step = judged["is_ambiguous"].to_numpy(), judged["step"].to_numpy()
     certain = np.flatnonzero(is_wrong & is_certain & ~is_ambiguous)
     is_followed = (step == step[certain[0]]) if len(certain) else np.zeros(len(judged), bool)
-    is_wrong = is_wrong & (~is_ambiguous | is_followed)
+    is_wrong = is_wrong & (~is_ambiguous | is_followed & is_certain)
     certain = np.flatnonzero(is_wrong & is_certain)
     end = int(certain[0]) if len(certain) else len(judged)
     doubtful = np.flatnonzero(is_wrong[:end])
@@ -73,6 +75,10 @@ def first_wrong(
         is_right &= (judged["norm_left"] > least).to_numpy()
         is_right &= is_certain | judged["is_sum"].to_numpy()
         is_right &= ~shows_little(table.loc[labels], judged["tolerance"].to_numpy())
+        half_right, own = _half_right_modules(judged, gradients), gradients.right
+        of_half_right = {each for each in own if _module_of(each) in half_right}
+        is_half_right = _are_of_gradients(judged, half_right)
+        is_right &= ~is_half_right
         parts_of = ranks_parts(table)
         # A step of an optimizer is smaller than what coarse dtypes show of a parameter.
         hides = judged["role"].isin(_LEFT).to_numpy() & is_coarse(judged["tolerance"].to_numpy())
@@ -80,15 +86,14 @@ def first_wrong(
             asked=parts_of(labels[doubtful]),
             right=parts_of(labels[is_right & ~judged["role"].isin(_LEFT)]),
             blocked=parts_of(labels[are_counts(table.loc[labels])])
-            | {*labels[is_wrong & is_certain | hides].tolist()},
-            right_rows=_rows_of(gradients, flow),
+            | {*labels[is_wrong & is_certain | hides | is_half_right & ~is_wrong].tolist()},
+            right_rows=_rows_of(own - of_half_right, flow),
+            blocked_rows=_rows_of(of_half_right, flow),
         )
         # A part leads to right tensors on each rank where it leads to any that has a verdict.
         is_compared = judged["distance"].notna().to_numpy() & ~judged["role"].isin(_LEFT).to_numpy()
         is_compared[doubtful] = False
-        observed = flow.lead_to(
-            parts_of(labels[doubtful]), parts_of(labels[is_compared]), set(), ()
-        )
+        observed = flow.lead_to(parts_of(labels[doubtful]), parts_of(labels[is_compared]), set())
         of_ranks = [parts_of(labels[[at]]) & (observed | cleared) for at in doubtful]
         is_cleared = np.array([bool(each) and each <= cleared for each in of_ranks], dtype=bool)
         is_cleared |= _are_scaled_alike(judged.iloc[doubtful], is_cleared)
@@ -119,6 +124,32 @@ def _are_scaled_alike(doubtful: pd.DataFrame, is_cleared: np.ndarray) -> np.ndar
         cleared.groupby(of_output).transform("first"),
     )
     return np.any([(np.abs(factor - each) <= close * each).to_numpy() for each in known], axis=0)
+
+
+def _half_right_modules(judged: pd.DataFrame, gradients: OwnGradients) -> set[tuple[int, str]]:
+    """Return steps and modules of which ranks have right gradients and others certainly wrong.
+
+    The gradient of a bias is the sum of an output's gradient, and right even if ranks have each
+    other's parts of that.
+    """
+    is_wrong = judged["is_wrong"] & judged["is_certain"] & judged["role"].isin(REDUCED)
+    wrong = judged.loc[is_wrong, ["step", "name"]].itertuples(index=False, name=None)
+    other = {each for each in wrong if each[0] not in gradients.steps_of_other_scales}
+    return {_module_of(each) for each in gradients.other & other} & {
+        _module_of(each) for each in gradients.right
+    }
+
+
+def _module_of(gradient: tuple[int, str]) -> tuple[int, str]:
+    step, name = gradient
+    return step, name.rpartition(".")[0]
+
+
+def _are_of_gradients(judged: pd.DataFrame, modules: set[tuple[int, str]]) -> np.ndarray:
+    """Return which tensors are gradients of some modules, or computed in their backward passes."""
+    is_of = (judged["phase"] == _BACKWARD) | judged["role"].isin(REDUCED)
+    of_module = zip(judged["step"], judged["module"], strict=True)
+    return is_of.to_numpy() & np.array([each in modules for each in of_module], dtype=bool)
 
 
 def _rows_of(gradients: Collection[tuple[int, str]], flow: Flow) -> list[int]:

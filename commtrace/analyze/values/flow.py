@@ -80,7 +80,12 @@ class Flow:
         return found
 
     def lead_to(
-        self, asked: Set[int], right: Set[int], blocked: Set[int], right_rows: Collection[int]
+        self,
+        asked: Set[int],
+        right: Set[int],
+        blocked: Set[int],
+        right_rows: Collection[int] = (),
+        blocked_rows: Collection[int] = (),
     ) -> set[int]:
         """Return the tensors that lead to a right tensor.
 
@@ -89,18 +94,22 @@ class Flow:
             right: tensors that are right.
             blocked: tensors through which a right tensor shows nothing, such as wrong tensors.
             right_rows: places of more rows that are right.
+            blocked_rows: places of more rows through which a right tensor shows nothing.
         """
         tensors = self.tensor.tolist()
         is_right = [number in right for number in tensors]
+        leads_on = [number not in blocked for number in tensors]
         for place in right_rows:
             is_right[place] = True
+        for place in blocked_rows:
+            leads_on[place] = False
         leads = [False] * len(tensors)
         following = self._following
         # A module that returns what another one does has its gradient observed after that one's.
         for _ in range(2):
             for place in range(len(tensors) - 1, -1, -1):
                 leads[place] = leads[place] or any(
-                    is_right[target] or (leads[target] and tensors[target] not in blocked)
+                    is_right[target] or (leads[target] and leads_on[target])
                     for target in following[place]
                 )
         return {

@@ -20,13 +20,16 @@ _BACKWARD = "backward"
 _LEAST_ALIKE = 3
 _CLOSE = 1e-3
 _OF_TOLERANCE = 4
+_WELL_WITHIN = 0.25
+"""Part of its tolerance up to which a gradient has no factor that rounding might hide."""
 
 
 def cause_of(place: int, judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.DataFrame) -> int:
     """Return the place of the wrong gradient that explains a wrong tensor after the backward pass.
 
     It is the first gradient of the step that is wrong in another way than the others; if there is
-    none, the wrong tensor itself.
+    none, the wrong tensor itself. A factor that not all gradients have is not from a norm, but
+    makes the norm wrong.
     """
     row = judged.iloc[place]
     same = np.flatnonzero(judged["step"] == row["step"])
@@ -46,11 +49,16 @@ def cause_of(place: int, judged: pd.DataFrame, ours: pd.DataFrame, theirs: pd.Da
         factors = np.array([multiple(x, y, close) for x, y in zip(*sides, strict=True)])
         common = _common(factors, close)
         others = wrong[~(np.abs(factors - common) <= close * abs(common))]
-        if math.isnan(common):
+        if math.isnan(common) or (is_sum and _has_right(judged.iloc[own])):
             return int(wrong[0])
         if len(others):
             return int(others[0])
     return place
+
+
+def _has_right(gradients: pd.DataFrame) -> bool:
+    is_right = gradients["distance"] <= _WELL_WITHIN * gradients["tolerance"]
+    return bool((is_right & gradients["is_certain"] & (gradients["norm_left"] > 0)).any())
 
 
 def _common(factors: np.ndarray, close: float) -> float:

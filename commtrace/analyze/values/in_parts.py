@@ -63,7 +63,9 @@ def with_lone_ranks(side: pd.DataFrame) -> pd.DataFrame:
     """Return table `tensors` with a layout for tensors of unknown layout on a single rank."""
     is_unknown = (side["layout"] == "") & ~side["mesh"].str.startswith(OWN_DATA)
     # The module of a parameter is its owner; results outside of modules are not of one rank alone.
-    is_lone = side.groupby("module")["rank"].transform(lambda of: of.nunique() == 1)
+    # Layers of other stages may begin with equal weights under the same name.
+    ranks = side["rank"].where(side["rank"] >= 0)
+    is_lone = ranks.groupby(side["module"]).transform("nunique") == 1
     is_lone &= is_unknown & (side["module"] != "")
     return side.assign(layout=side["layout"].where(~is_lone, ON_ONE_RANK))
 

@@ -12,11 +12,12 @@ import pandas as pd
 from commtrace.analyze.values.global_values import KEY, SKETCHES
 from commtrace.analyze.values.in_parts import of_parted_holders
 from commtrace.analyze.values.tolerance import is_coarse
-from commtrace.schema import BUFFER, GRADIENT, PARAMETER, STATE, UNCLIPPED, UPDATED
+from commtrace.schema import BUFFER, GRADIENT, OUTPUT, PARAMETER, STATE, UNCLIPPED, UPDATED
 
 _OF_GRADIENTS = (UNCLIPPED, GRADIENT)
 _WITH_AN_UPDATE = (*_OF_GRADIENTS, STATE)
 _AT_FIRST = (PARAMETER, BUFFER)
+_MOST = 0.5
 _PARTED = 1e-5
 """Share of the norm above which replicas are no longer equal."""
 
@@ -45,11 +46,12 @@ def with_kept_layouts(
     is_updated = (role == UPDATED).to_numpy()
     is_one = ours["layout"] != ""
     is_parted = is_known & is_updated & _have_parted(theirs, table) & is_one.to_numpy()
-    is_alone = _step_alone(theirs, is_updated, is_wrong, owner)
+    is_alone = _step_alone(judged, theirs, is_wrong, owner)
     is_wrong = (is_wrong | is_parted) & ~is_alone
     becomes_alone = pd.Series(np.where(is_updated, is_alone, np.nan), index=judged.index)
-    is_before = (becomes_alone.groupby(owner).bfill() == 1.0) & (theirs["layout"] == "").to_numpy()
-    is_wrong &= ~(is_before & role.isin(_OF_GRADIENTS)).to_numpy()
+    is_before = role.isin(_OF_GRADIENTS) & (becomes_alone.groupby(owner).bfill() == 1.0)
+    is_behind = (role == STATE) & (becomes_alone.groupby(owner).ffill() == 1.0)
+    is_wrong &= ~((is_before | is_behind) & (theirs["layout"] == "")).to_numpy()
     becomes_wrong = pd.Series(np.where(is_updated, is_wrong, np.nan), index=judged.index)
     later, earlier = becomes_wrong.groupby(owner).bfill(), becomes_wrong.groupby(owner).ffill()
     is_followed = np.where(role == STATE, earlier, later) == 1.0
@@ -68,16 +70,28 @@ def with_kept_layouts(
 
 
 def _step_alone(
-    theirs: pd.DataFrame, is_updated: np.ndarray, is_wrong: np.ndarray, owner: pd.Series
+    judged: pd.DataFrame, theirs: pd.DataFrame, is_wrong: np.ndarray, owner: pd.Series
 ) -> np.ndarray:
-    """Return which updated parameters ranks have made equal and right again by the next update.
+    """Return which updated parameters ranks have made equal and right again by their next use.
 
-    Workers of local SGD step alone and then take the mean of all.
+    Workers of local SGD step alone and then take the mean of all. The next update shows it, or the
+    outputs of most parameters' modules, which are right; the last update is like those before.
     """
-    is_equal = pd.Series((theirs["layout"] != "").to_numpy() & ~is_wrong, index=owner.index)
+    is_updated = (judged["role"] == UPDATED).to_numpy()
+    is_plain = (theirs["layout"] == "").to_numpy()
+    is_equal = pd.Series(~is_plain & ~is_wrong, index=owner.index)
     following = is_equal[is_updated].groupby(owner[is_updated]).shift(-1, fill_value=False)
-    is_followed = following.reindex(owner.index, fill_value=False)
-    return is_updated & (theirs["layout"] == "").to_numpy() & is_followed.to_numpy()
+    by_update = following.reindex(owner.index, fill_value=False).to_numpy()
+    is_shown = (judged["role"] == OUTPUT) & judged["distance"].notna()
+    is_shown &= ~is_coarse(judged["tolerance"].to_numpy())
+    is_right = pd.Series(np.where(is_shown, ~is_wrong, np.nan), index=owner.index)
+    next_output = is_right.groupby(judged["module"].astype(str)).bfill().to_numpy()
+    is_left = is_plain & is_wrong & is_updated
+    parted = pd.Series(np.where(is_left, next_output, np.nan), index=owner.index)
+    parted = parted.groupby(owner).ffill().where(is_left & np.isnan(next_output), parted)
+    updates = judged["step"].where(is_updated, -2)
+    share = (parted == 1.0).groupby(updates).transform("mean")
+    return is_updated & is_plain & (by_update | ((parted == 1.0) & (share > _MOST)).to_numpy())
 
 
 def _have_parted(theirs: pd.DataFrame, table: pd.DataFrame) -> np.ndarray:

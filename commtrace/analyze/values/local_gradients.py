@@ -42,10 +42,12 @@ class OwnGradients:
 
     Attributes:
         right: steps and names of their parameters.
+        other: steps and names of those that were compared, and do not add up to the first run's.
         steps_of_other_scales: steps in which they add up only with a factor for each rank.
     """
 
-    right: Collection[tuple[int, str]]
+    right: set[tuple[int, str]]
+    other: set[tuple[int, str]]
     steps_of_other_scales: Collection[int]
 
 
@@ -103,7 +105,9 @@ def own_gradients(left: Frames, right: Frames) -> OwnGradients:
         if step not in even_steps
         for each in _right_with_weights(of_step, _own(right))
     }
-    return OwnGradients(evenly | unevenly, {step for step, _ in unevenly})
+    compared = {(int(step), str(name)) for step, name, _ in shared.index}
+    found = evenly | unevenly
+    return OwnGradients(found, compared - found, {step for step, _ in unevenly})
 
 
 def _evenly_right(

@@ -66,7 +66,7 @@ class _Names:
 
     def of_module(self, module: str) -> str:
         """Return the name of a module in the first run."""
-        return ".".join(self._moved(tuple(module.split(".")))) if module else module
+        return ".".join(self._moved(tuple(module.split(".") if module else ())))
 
     def of_parameter(self, name: str) -> str:
         """Return the name of a parameter, or of its state, in the first run."""
@@ -76,7 +76,7 @@ class _Names:
         return self.of_module(name)
 
     def _moved(self, path: Path) -> Path:
-        for length in range(len(path), 0, -1):
+        for length in range(len(path), -1, -1):
             start = path[:length]
             if start in self.paths:
                 return (*self.paths[start], *path[length:])
@@ -87,12 +87,12 @@ class _Names:
 
     def _beside(self, path: Path) -> Path | None:
         """Return the name of a numbered layer, shifted like all layers beside it."""
-        if not path[-1].isdigit():
+        if not path or not path[-1].isdigit():
             return None
         moves = {
             (other[:-1], int(other[-1]) - int(own[-1]))
             for own, other in self.paths.items()
-            if own[:-1] == path[:-1] and own[-1].isdigit() and other[-1].isdigit()
+            if own and other and own[:-1] == path[:-1] and own[-1].isdigit() and other[-1].isdigit()
         }
         if len(moves) != 1:
             return None
@@ -115,7 +115,7 @@ def _names(known: pd.DataFrame, own: pd.DataFrame, modules: set[str]) -> _Names:
             found.tied[name] = other
             continue
         ours, theirs = _without_common_end(tuple(name.split(".")), tuple(other.split(".")))
-        if not ours or not theirs or found.paths.setdefault(ours, theirs) != theirs:
+        if found.paths.setdefault(ours, theirs) != theirs:
             return _Names()
         found.moved.append(other)
     return found

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from commtrace.recorder.thread_state import CURRENT
-from commtrace.recorder.values.flow import SourceNumbers, TensorSources
+from commtrace.recorder.values.flow import TensorSources
 from commtrace.recorder.values.found_tensors import tensors_in
 from commtrace.recorder.values.observer import ValueObserver
 from commtrace.torch_internals.dispatcher import OpOverload, TorchDispatchMode
@@ -72,8 +72,10 @@ class ResultMode(TorchDispatchMode):
         is_in_place = operator in _ELEMENTWISE  # each part of a bucket keeps its sources
         if not func.is_view and not is_in_place:
             flow.passed_on([tensor for _, tensor in results], sources)
-        if func._schema.is_mutable and given and not is_in_place:
-            _pass_on_to_written(flow, func, args, given, sources)
+        if func._schema.is_mutable and func.namespace in _NOT_COMPUTING and not is_in_place:
+            flow.passed_on(given, sources)  # a collective fills the tensors that it is given
+        elif written := _written_by_place(func, args, result):
+            _pass_on_by_place(flow, args, written)
         if CURRENT.state.optimizer.depth:  # what it leaves is observed when its step is over
             return result
         if func.namespace not in _NOT_COMPUTING and operator not in _UNINITIALIZED:
@@ -84,22 +86,21 @@ class ResultMode(TorchDispatchMode):
         return result
 
 
-def _pass_on_to_written(
-    flow: TensorSources,
-    func: OpOverload,
-    args: Sequence[Any],
-    given: Sequence[torch.Tensor],
-    sources: SourceNumbers,
-) -> None:
-    """Let arguments that an operator writes, and does not return, have its sources."""
-    if func.namespace in _NOT_COMPUTING:  # a collective fills the tensors that it is given
-        flow.passed_on(given, sources)
-    elif not func._schema.returns and isinstance(args[0], (list, tuple)):
-        # An operator on lists computes each tensor of the first from those at its place.
-        for place, tensor in enumerate(args[0]):
-            others = [each[place] if isinstance(each, (list, tuple)) else each for each in args]
-            used = [each for each in others if isinstance(each, torch.Tensor)]
-            flow.passed_on([tensor], flow.sources_of(used))
+def _written_by_place(func: OpOverload, args: Sequence[Any], result: Any) -> Sequence[Any]:
+    """Return the tensors that an operator on lists computes each from those at its place."""
+    if not args or not isinstance(args[0], (list, tuple)):
+        return ()
+    if not func._schema.returns:
+        return args[0]
+    is_by_place = func._schema.name.startswith("aten::_foreach_")
+    return result if is_by_place and len(result) == len(args[0]) else ()
+
+
+def _pass_on_by_place(flow: TensorSources, args: Sequence[Any], written: Sequence[Any]) -> None:
+    for place, tensor in enumerate(written):
+        others = [each[place] if isinstance(each, (list, tuple)) else each for each in args]
+        used = [each for each in others if isinstance(each, torch.Tensor)]
+        flow.passed_on([tensor], flow.sources_of(used))
 
 
 def _is_new(operator: str) -> bool:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from commtrace.analyze.gradients import gradients, summary
-from tests.commtrace.analyze.rows import group, run_of
+from tests.commtrace.analyze.rows import call, group, run_of
 from tests.commtrace.analyze.values.rows import row
 
 SHAPE = (6, 5)
@@ -30,11 +30,13 @@ class Run:
         self.rows.append(row(rank, self._ids[rank], columns, tensor, tensor))
         self._ids[rank] += 1
 
-    def table(self) -> pd.DataFrame:
-        """Return table `gradients`."""
+    def table(self, *, module: str | None = None) -> pd.DataFrame:
+        """Return table `gradients` of a run whose ranks communicate in a module, if any."""
         ranks = tuple(range(self.num_ranks))
+        calls = [call(rank=rank, module=module) for rank in ranks if module]
         groups = [group("g", ranks)]
-        return gradients(run_of(num_ranks=self.num_ranks, fingerprints=self.rows, groups=groups))
+        num_ranks = self.num_ranks
+        return gradients(run_of(calls, num_ranks=num_ranks, fingerprints=self.rows, groups=groups))
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -84,9 +86,35 @@ def test_a_bias_of_zeros_may_be_a_shard_like_the_weight_of_its_module() -> None:
     own = [torch.randn(SHAPE) for _ in range(2)]
     table = _with_zeros(own, own, "layer.bias").table()
     assert set(table["state"]) == {"right"}
-    table = _with_zeros(own, own, "norm.bias").table()
-    assert set(table["state"]) == {"missing"}
-    assert table["is_fault"].all()
+    # Stages of a pipeline have layers of the same names.
+    found = _with_zeros(own, own, "norm.bias")
+    for module, is_fault in ((None, False), ("layer", True)):
+        table = found.table(module=module)
+        assert set(table["state"]) == {"missing"}
+        assert (table["is_fault"] == is_fault).all()
+
+
+def test_ranks_with_a_parameter_in_common_hold_constants_alike() -> None:
+    own = [torch.randn(SHAPE) for _ in range(2)]
+    run = _with_zeros(own, own, "norm.bias")
+    table_of = torch.randn(SHAPE)
+    for rank in range(2):
+        run.add(rank, "parameter", table_of, "table")
+    assert run.table()["is_fault"].all()
+
+
+@pytest.mark.parametrize(("factor", "num_reduced"), [(1.0, 4), (0.25, 4), (None, 1)])
+def test_the_factor_of_a_single_number_tells_which_ranks_are_in_it(
+    factor: float | None, num_reduced: int
+) -> None:
+    own = [torch.tensor([number]) for number in (1.0, -3.0, 7.0, 2.5)]
+    run = Run(4)
+    for rank in range(4):
+        run.add(rank, "parameter", torch.ones(1))
+        run.add(rank, "local_gradient", own[rank])
+    for rank in range(4):
+        run.add(rank, "gradient", own[rank] if factor is None else sum(own) * factor)
+    assert set(run.table()["num_reduced"]) == {num_reduced}
 
 
 def test_gradients_whose_contributions_are_not_known_are_unknown() -> None:

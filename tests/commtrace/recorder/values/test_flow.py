@@ -75,6 +75,15 @@ def test_lists_are_followed_each_on_its_own() -> None:
     ][:1]
 
 
+def test_results_of_an_operator_on_lists_are_followed_each_on_its_own() -> None:
+    with commtrace.record(values="op") as recording:
+        torch._foreach_norm([torch.ones(2) * 2, torch.ones(2) * 3])
+    found = rows(recording, role="result")
+    norms = [each for each in found if each["op"].startswith("aten._foreach_norm")]
+    sources = [[each["id"] - int(back) for back in each["inputs"].split(",")] for each in norms]
+    assert sources == [[each["id"]] for each in found if each["op"] == "aten.mul.Tensor"]
+
+
 def test_no_graph_of_a_model_that_is_only_called_is_kept() -> None:
     model = nn.Linear(2, 2)
     kept = []
