@@ -32,8 +32,6 @@ _ROW_PIXELS, _HEAD_PIXELS, _FOOT_PIXELS = 15, 56, 44
 _LINE_PIXELS = 300
 _LONGEST_LABEL = 34
 _MOST_STEP_LABELS = 24
-_FAR_BELOW = 1e4
-"""Part of the tolerance below which distances do not differ in the line."""
 
 
 def divergence_map(
@@ -56,8 +54,8 @@ def divergence_map(
     figure = go.Figure(layout=titled(_map_layout(theme, found, heights, ticks), title))
     cells = found.cells
     texts = [_cell_text(cell, found, comparison.pairs) for cell in cells.to_dict("records")]
-    if (fault := first_wrong(comparison)) >= 0:
-        cell = cells.iloc[found.cell_of_pair[fault]]
+    if comparison.fault is not None:
+        cell = cells.iloc[found.cell_of_pair[comparison.fault.pair]]
         line, column = heights[int(cell["row"])], int(cell["column"])
         figure.add_shape(
             type="rect", x0=column - 0.5, x1=column + 0.5, y0=line - 0.5, y1=line + 0.5,
@@ -119,14 +117,6 @@ def _places_of_rows(rows: tuple[MapRow, ...]) -> tuple[list[int], dict[int, str]
         ticks[line] = plain(row_name(row), longest=_LONGEST_LABEL)
         line += 1
     return heights, ticks
-
-
-def first_wrong(comparison: ValueComparison) -> int:
-    """Return the label of the fault's pair: first certainly wrong, else first wrong, else -1."""
-    wrong = comparison.pairs[comparison.pairs["is_wrong"]]
-    certain = wrong[wrong["is_certain"]]
-    found = certain if len(certain) else wrong
-    return int(found.index[0]) if len(found) else -1
 
 
 def row_name(row: MapRow) -> str:
@@ -263,7 +253,7 @@ def _colour_bar(theme: Theme, pixels: int) -> dict[str, object]:
 def divergence_line(
     comparison: ValueComparison, *, theme: Theme | str = LIGHT, title: str = ""
 ) -> go.Figure:
-    """Draw the distances along the program, and the tolerance that grows with them.
+    """Draw the distances along the program, in multiples of the tolerance.
 
     Args:
         comparison: the comparison.
@@ -272,11 +262,9 @@ def divergence_line(
     """
     theme = theme_of(theme)
     table = along_the_program(comparison)
-    least = _least(table)
-    made = titled(_line_layout(theme, table, least), title)
-    figure = go.Figure(layout=made)
+    figure = go.Figure(layout=titled(_line_layout(theme, table), title))
     places = table["first"].tolist()
-    shown = table["distance"].clip(lower=least)
+    shown = table["excess"].clip(lower=10**LEAST)
     texts = [_place_text(row, comparison.pairs) for row in table.to_dict("records")]
     figure.add_trace(
         go.Scatter(
@@ -294,10 +282,10 @@ def divergence_line(
     figure.add_trace(
         go.Scatter(
             name="tolerance",
-            x=places,
-            y=_rounded(table["tolerance"]),
+            x=[-0.5, max(float(table["last"].max()) + 0.5, 0.5)],
+            y=[1.0, 1.0],
             mode="lines",
-            line={"color": theme.muted, "width": 1.5, "dash": "dot", "shape": "hv"},
+            line={"color": theme.muted, "width": 1.5, "dash": "dot"},
             hoverinfo="skip",
             meta={"part": "tolerance"},
         )
@@ -319,11 +307,6 @@ def divergence_line(
     return figure
 
 
-def _least(table: pd.DataFrame) -> float:
-    """Return the height at which all smaller distances are drawn, far below the tolerance."""
-    return 10.0 ** math.floor(math.log10(table["tolerance"].min() / _FAR_BELOW))
-
-
 def _rounded(values: pd.Series) -> list[float | None]:
     return [float(f"{value:.3g}") if math.isfinite(value) else None for value in values]
 
@@ -338,15 +321,14 @@ def _place_text(row: Mapping[Any, Any], pairs: pd.DataFrame) -> str:
     return lines([*pair_lines(pair), phase])
 
 
-def _line_layout(theme: Theme, table: pd.DataFrame, least: float) -> go.Layout:
+def _line_layout(theme: Theme, table: pd.DataFrame) -> go.Layout:
     is_begin = table["step"] != table["step"].shift()
     begins = table.loc[is_begin, ["first", "step"]].to_numpy().tolist()
     every = -(-len(begins) // _MOST_STEP_LABELS)
     made = layout(
         theme, height=_LINE_PIXELS, margin={"l": 64, "r": 12, "t": 34, "b": 44}, showlegend=True
     )
-    heights = pd.concat([table["distance"], table["tolerance"]])
-    top = heights[np.isfinite(heights)].max()
+    top = math.log10(table["excess"].fillna(0.0).max() or 1.0)
     made.update(
         xaxis={
             "title": {"text": "step", "standoff": 8},
@@ -357,11 +339,11 @@ def _line_layout(theme: Theme, table: pd.DataFrame, least: float) -> go.Layout:
             "range": [-0.5, max(float(table["last"].max()) + 0.5, 0.5)],
         },
         yaxis={
-            "title": {"text": "distance, of the norm", "standoff": 6},
             "type": "log",
-            "exponentformat": "power",
-            "dtick": max(round((math.log10(max(top, least)) - math.log10(least)) / 5), 1),
-            "range": [math.log10(least) - 0.2, math.log10(max(top, 10 * least)) + 0.5],
+            "tickmode": "array",
+            "tickvals": [10.0**power for power in _TICKS],
+            "ticktext": list(_TICKS.values()),
+            "range": [LEAST - 0.2, max(top, 1.0) + 0.5],
         },
         legend={
             "orientation": "h", "x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom",

@@ -187,7 +187,10 @@ def _bounds(comparison: ValueComparison, found: Divergence, num_shown: int) -> l
 def _tensors(comparison: ValueComparison, found: Divergence) -> dict[str, Any]:
     """Return the columns of the table of tensors; names and layouts by number in `texts`."""
     pairs = comparison.pairs
-    shown = pairs.loc[_shown(pairs, found.cell_of_pair)]
+    labels = _shown(pairs, found.cell_of_pair)
+    if comparison.fault is not None:  # it is the first row of its table
+        labels = [comparison.fault.pair, *(each for each in labels if each != comparison.fault.pair)]
+    shown = pairs.loc[labels]
     texts: dict[str, int] = {}
 
     def number(text: str) -> int:

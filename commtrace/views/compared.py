@@ -72,7 +72,7 @@ class Compared(ValueComparison):
         return Drawn(divergence_map(self, divergence(self, self.left)))
 
     def along_the_program(self) -> go.Figure:
-        """Draw the distances along the program, and the tolerance."""
+        """Draw the distances along the program, in multiples of the tolerance."""
         from commtrace.figures.divergence import divergence_line
         from commtrace.views.figure import Drawn
 

@@ -35,11 +35,14 @@ def growing_steps(frames: Frames) -> list[Finding]:
     first, last = _ends(lasts)
     if first <= 0 or last < (1 + frames.settings.threshold("growth_share")) * first:
         return []
+    more = float(lasts.sum() - first * len(lasts))
     return [
         Finding(
             f"Steps take longer and longer: {text_of_duration(first)} in the first quarter of "
             f"{len(lasts)} steady steps, {text_of_duration(last)} in the last"
-            f"{_because(frames, lasts, last - first)}.",
+            f"{_because(frames, lasts, last - first)}. At the pace of the first quarter all would "
+            f"have taken {text_of_duration(more)} less "
+            f"({more / lasts.sum():.0%}).",
             "Find what grows with the number of steps: a list of losses or outputs that are not "
             "detached and keep their graphs, logs and caches, or the samples themselves, if they "
             "become longer. `commtrace table RUN by_step` has the times of each step.",

@@ -194,7 +194,7 @@ def along_the_program(comparison: ValueComparison, *, most: int = MOST_PLACES) -
 
     Returns:
         `first` and `last` pair, `worst` (label of the worst pair, -1 if none is known), its
-        `distance` as it was judged, `tolerance` there, `num_wrong`, and `step` of the first pair.
+        distance in multiples of the tolerance (`excess`), `num_wrong`, and the first pair's `step`.
     """
     pairs = comparison.pairs
     width = max(-(-len(pairs) // most), 1)
@@ -221,11 +221,8 @@ def along_the_program(comparison: ValueComparison, *, most: int = MOST_PLACES) -
     worst = known.drop_duplicates("place").set_index("place")["pair"].reindex(table.index)
     table["worst"] = worst.fillna(-1).astype("int64")
     at = worst.fillna(table["first"]).astype("int64")
-    table["tolerance"] = pairs["tolerance"].to_numpy()[at]
     excess = pairs["excess"].to_numpy()[at]
     # Of elements that are nan or infinite, the distance of the others is known.
-    judged = np.where(
-        np.isinf(excess), pairs["distance"].to_numpy()[at], excess * table["tolerance"]
-    )
-    table["distance"] = np.where(worst.isna(), np.nan, judged)
+    of_others = pairs["distance"].to_numpy()[at] / pairs["tolerance"].to_numpy()[at]
+    table["excess"] = np.where(worst.isna(), np.nan, np.where(np.isinf(excess), of_others, excess))
     return table.reset_index(drop=True)

@@ -34,6 +34,7 @@ class Fault:
     """The first tensor that is wrong.
 
     Attributes:
+        pair: its place among the pairs.
         left: its properties in the run that is taken to be right, by name.
         right: its properties in the other run.
         distance: distance, relative to the norm.
@@ -47,6 +48,7 @@ class Fault:
         reduction: what a gradient is the sum of, and its factor, as `compared` adds it.
     """
 
+    pair: int
     left: dict[str, Any]
     right: dict[str, Any]
     distance: float
@@ -121,6 +123,7 @@ def described_fault(
     folder = program_folder(right)
     communication = tuple([_with_short_name(call, folder) for call in communication])
     return Fault(
+        place,
         _properties(left_row, folder),
         _properties(right_row, folder),
         float(judged["distance"].iloc[place]),

@@ -11,6 +11,7 @@ from commtrace.analyze import Frames
 from commtrace.analyze.values import compare
 from commtrace.analyze.values.divergence import divergence
 from commtrace.figures.divergence import (
+    LEAST,
     MOST,
     colour_scale,
     column_name,
@@ -105,12 +106,14 @@ def test_names_are_shown_and_not_interpreted() -> None:
     ]
 
 
-def test_the_line_has_the_distances_and_marks_what_is_wrong() -> None:
+def test_the_line_has_the_distances_in_tolerances_and_marks_what_is_wrong() -> None:
     right = run()
-    drawn = traces(divergence_line(compare(right, run(2.0))))
-    assert 0.2 < drawn["distance"].y[3] < 0.8  # a sketch of half of the norm
+    compared = compare(right, run(2.0))
+    drawn = traces(divergence_line(compared))
+    assert drawn["distance"].y[3] == pytest.approx(compared.pairs["excess"].iloc[3], rel=1e-2)
     assert drawn["wrong"].x == (3,)
-    assert all(limit < 1e-5 for limit in drawn["tolerance"].y)
+    assert drawn["tolerance"].y == (1.0, 1.0)
+    assert min(drawn["distance"].y) == 10**LEAST
     assert not traces(divergence_line(compare(right, right)))["wrong"].x
 
 

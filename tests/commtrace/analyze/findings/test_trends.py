@@ -28,7 +28,8 @@ def test_steps_that_take_longer_and_longer_are_found() -> None:
     (one,) = found(growing(noisy(lengths)), "growing_steps")
     assert one["title"] == (
         "Steps take longer and longer: 11.1 ms in the first quarter of 40 steady steps, 18.7 ms "
-        "in the last; 0% of the growth is time blocked by communication."
+        "in the last; 0% of the growth is time blocked by communication. At the pace of the first "
+        "quarter all would have taken 158 ms less (26%)."
     )
     assert one["num_calls"] == 10
 
