@@ -189,7 +189,7 @@ def _tensors(comparison: ValueComparison, found: Divergence) -> dict[str, Any]:
     pairs = comparison.pairs
     labels = _shown(pairs, found.cell_of_pair)
     if comparison.fault is not None:  # it is the first row of its table
-        labels = [comparison.fault.pair, *(each for each in labels if each != comparison.fault.pair)]
+        labels.sort(key=lambda label: label != comparison.fault.pair)
     shown = pairs.loc[labels]
     texts: dict[str, int] = {}
 

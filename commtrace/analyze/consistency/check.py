@@ -57,6 +57,7 @@ from commtrace.analyze.consistency.waiting import (
     waits,
     waits_by_numbers,
     waits_for_groups,
+    without_held_up,
 )
 from commtrace.analyze.run.analysis import Analysis, typed
 from commtrace.analyze.run.cached_per_run import of_run
@@ -96,7 +97,7 @@ def consistency(frames: Frames) -> pd.DataFrame:
         and each.number <= differing.get(each.group, each.number)
     ]
     # An imported call may have ended, though its end is unknown.
-    in_calls = hanging.iloc[:0] if covered.imported_from else hanging
+    in_calls = hanging.iloc[:0] if covered.imported_from else without_held_up(frames, hanging)
     inside = inside_creation(frames) | hangs_in(in_calls, all_waits)
     pairs = pairs_of_lone(all_waits, inside)
     unmatched = unmatched_transfers(frames, covered, rows_of(all_rings))

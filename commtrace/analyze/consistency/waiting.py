@@ -17,8 +17,11 @@ import pandas as pd
 from commtrace.analyze.consistency.absences import Absence
 from commtrace.analyze.consistency.coverage import Coverage, source_of
 from commtrace.analyze.consistency.creation import waiting_in_creation
+from commtrace.analyze.consistency.ends import STUCK, ends
+from commtrace.analyze.consistency.numbered import calls_of
 from commtrace.analyze.consistency.problem import call_text
 from commtrace.analyze.consistency.stuck import MembersProgress
+from commtrace.analyze.measures.arrivals import NEEDS_EVERYONE
 from commtrace.analyze.run.frame import Frames, joined
 from commtrace.analyze.run.matching import RECV, is_transfer, numbers, partners
 
@@ -197,6 +200,30 @@ def _hanging(frames: Frames, hosts: frozenset[int]) -> pd.DataFrame:
 
 
 _NOBODY_HANGS = pd.DataFrame(columns=[*_OF_CALL, "number", "is_transfer", "partner"])
+
+
+def without_held_up(frames: Frames, hanging: pd.DataFrame) -> pd.DataFrame:
+    """Return the hanging calls without collectives that have ended on others, and hang in Python.
+
+    The stack of the rank shows another line than the call's: a handler of a signal, for example,
+    runs inside of a call, and does not return to it.
+    """
+    states = ends(frames)
+    of_calls = dict(zip(hanging.index, hanging.to_dict("records"), strict=True))
+    elsewhere = {
+        row: (str(call["group"]), int(call["number"]))
+        for row, call in of_calls.items()
+        if call["number"] >= 0
+        and (end := states.get(int(call["rank"]))) is not None
+        and end.state == STUCK
+        and end.source not in ("", source_of(call))
+    }
+    if not elsewhere:
+        return hanging
+    calls = calls_of(frames, {*elsewhere.values()})
+    over = calls[(calls["complete_ns"] >= 0) & calls["kind"].isin(NEEDS_EVERYONE)]
+    ended = {*zip(over["group"].astype(str), over["number"], strict=True)}
+    return hanging.drop([row for row, key in elsewhere.items() if key in ended])
 
 
 def hangs_in(hanging: pd.DataFrame, all_waits: list[Wait]) -> dict[int, str]:

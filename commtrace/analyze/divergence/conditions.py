@@ -280,7 +280,8 @@ class ConditionNames:
     def is_lasting(self, expression: ast.expr, links: int = _MOST_LINKS) -> bool:
         """Return whether a condition keeps the same value on a rank for its whole life.
 
-        It depends on the rank, the world size, and attributes that only `__init__` assigns.
+        It depends on the rank, the world size, attributes that only `__init__` assigns, and on
+        counters of loops over the ranks.
         """
         return all(
             isinstance(each, (ast.Constant, ast.expr_context, *_OPERATIONS))
@@ -302,7 +303,7 @@ class ConditionNames:
     def _is_lasting_name(self, name: str, links: int) -> bool:
         value = self.value_of(name)
         if value is not None and not _LASTING.fullmatch(name):
-            return links > 0 and self.is_lasting(value, links - 1)
+            return is_over_ranks(value) or (links > 0 and self.is_lasting(value, links - 1))
         return bool(_LASTING.fullmatch(name)) or (name.isupper() and name not in self._values)
 
     def _names_in(
@@ -329,6 +330,13 @@ class ConditionNames:
                 if value is not None and links and not isinstance(value, ast.Constant):
                     found += self._names_in(value, links - 1, ignored)
         return found
+
+
+def is_over_ranks(iterable: ast.expr) -> bool:
+    """Return whether an iterable counts ranks, and so is as long in each round."""
+    if not isinstance(iterable, ast.Call) or _called(iterable) != "range":
+        return False
+    return all(_LASTING.fullmatch(name_of(each)) for each in iterable.args)
 
 
 def is_over_a_batch(iterable: ast.expr) -> bool:

@@ -93,7 +93,9 @@ class Explainer:
             common = self._leaving_loop(common)
         found = self._explained(common, own, others, _MOST_FRAMES)
         self.is_doubtful = False
-        if found is None or found.is_unlikely():
+        if found is None or (
+            found.is_unlikely() and not _is_one_more_round(found, common, (own, others))
+        ):
             return ()
         self.is_doubtful = bool(found.rivals)
         if len(found.rivals) > 1:
@@ -380,3 +382,22 @@ def _mentions(part: ast.AST, name: str) -> bool:
     return iterable is not None and any(
         name in (getattr(each, "attr", ""), getattr(each, "id", "")) for each in ast.walk(iterable)
     )
+
+
+def _is_one_more_round(
+    found: Explanation, common: CallChain, chains: Sequence[CallChain | None]
+) -> bool:
+    """Return whether a rank makes the last common call once more in a loop that the other left.
+
+    Nothing but the loop decided then, even if its rounds are as many on most ranks, such as the
+    buffers of a model.
+    """
+    loop = found.nodes[0].part
+    if found.rivals or not isinstance(loop, LOOPS):
+        return False
+    is_in_loop = [
+        any(each.file == found.file and has_line(loop, each.line) for each in chain or ())
+        for chain in chains
+    ]
+    again = [chain for chain, is_in in zip(chains, is_in_loop, strict=True) if is_in]
+    return len(again) == 1 and again[0] == common

@@ -199,17 +199,16 @@ def _parting_in(own: list[_Site], other: list[_Site], *, is_last: bool) -> int |
 def _earliest(own: pd.DataFrame, other: pd.DataFrame, place: int, names: Sequence[str]) -> int:
     """Return since when rank `own` can have left out or added a call; -1 if the place is certain.
 
-    In a loop whose calls are alike, a call that is left out shows only when the loop ends.
+    In a loop whose calls are alike, a call that is left out shows only when the loop ends. A rank
+    that makes a call of its rounds out of turn has parted there.
     """
     before = _sites(own.iloc[max(place - _WINDOW, 0) : place], names)
     period = next((num for num in range(1, _MOST_ALIKE + 1) if _repeats(before, num)), 0)
     if not period:
         return -1
-    continues = [
-        _sites(each.iloc[place : place + 1], names) == before[-period : len(before) - period + 1]
-        for each in (own, other)
-    ]
-    if continues[0] == continues[1]:
+    following = [_sites(each.iloc[place : place + 1], names) for each in (own, other)]
+    continues = [each == before[-period : len(before) - period + 1] for each in following]
+    if continues[0] == continues[1] or {*following[continues[0]]} & {*before[-period:]}:
         return -1
     num = period
     while num < len(before) and before[-1 - num] == before[-1 - num + period]:

@@ -27,6 +27,7 @@ from commtrace.analyze.divergence.conditions import (
     OF_DATA,
     ConditionNames,
     is_over_a_batch,
+    is_over_ranks,
 )
 from commtrace.analyze.divergence.control_flow import FlowGraph, FlowNode, Way
 from commtrace.analyze.divergence.syntax import JUMPS, LOOPS
@@ -293,11 +294,11 @@ class Paths:
         return _UNUSUAL if is_called else 0.0
 
     def _has_as_many_rounds_as_before(self, node: FlowNode, iterable: ast.expr) -> bool:
-        """Return whether an inner loop of constants is compared with a rank's earlier rounds."""
-        is_one_rank = self._seen.ranks[0] == self._seen.ranks[1]
-        return (
-            is_one_rank
-            and self._names.is_alike(iterable)
+        """Return whether a loop over ranks, or an inner one of constants, is in a rank's rounds."""
+        if self._seen.ranks[0] != self._seen.ranks[1]:
+            return False
+        return is_over_ranks(iterable) or (
+            self._names.is_alike(iterable)
             and any(
                 isinstance(each.part, LOOPS) and is_within(node, each) for each in self.graph.nodes
             )

@@ -797,6 +797,24 @@ CASES: dict[str, tuple[str, Known]] = {
                 log()  # t
             reduce()  # o
     """, {"ranks": (2, 2)}),
+    "a counter of ranks, in a rank's own earlier rounds": ("""
+        def send(self, world):
+            for target in range(world):
+                if target == self.rank:
+                    continue
+                if self.budget.is_spent(target):  # d
+                    continue  # j
+                isend(target)  # s t
+            reduce()  # o
+    """, {"ranks": (1, 1)}),
+    "one more buffer": ("""
+        def sync(model):
+            for buffer in model.buffers():  # d
+                broadcast(buffer)  # s1 t1
+        def main(model):
+            sync(model)  # s0 t0
+            reduce()  # o0
+    """, {}),
 }  # fmt: skip
 
 EITHER: dict[str, tuple[str, Known]] = {

@@ -88,6 +88,14 @@ def test_without_steps_the_place_is_uncertain_back_to_where_the_loop_began() -> 
     assert certain.earliest_ns == -1
 
 
+def test_a_call_out_of_turn_parts_where_it_is_made() -> None:
+    found = parted(calls_at(1, [1, 2] * 3 + [1, 1]), calls_at(0, [1, 2] * 4), 7)
+    assert lines(found) == (1, 1, 2)
+    assert found.earliest_ns == -1
+    later = parted(calls_at(1, [1, 2] * 3 + [9]), calls_at(0, [1, 2] * 4), 6)
+    assert later.earliest_ns >= 0
+
+
 def test_a_step_in_progress_on_one_rank_is_no_difference() -> None:
     found = parted(calls_at(1, [1, 1, 1], [0, 1, -1]), calls_at(0, [1, 1, 1, 1], [0, 1, 2, 2]), 3)
     assert lines(found) == (1, -1, 1)
