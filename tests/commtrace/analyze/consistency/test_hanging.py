@@ -445,6 +445,22 @@ def test_a_rank_that_is_killed_in_what_it_was_in_is_lost() -> None:
     assert "until it was killed by signal 9" in fault["explanation"]
 
 
+@pytest.mark.parametrize(("line", "blamed"), [(33, "1"), (8, "")], ids=["elsewhere", "there"])
+def test_a_rank_held_up_by_a_handler_inside_of_a_call_is_in_no_call(line: int, blamed: str) -> None:
+    program = Program(3, 3)
+    program.all("all_reduce", "world")
+    for rank in range(3):
+        is_held_up = {"complete_ns": -1, "call_ns": -1} if rank == 1 else {}
+        program.one(
+            rank, "all_reduce", "world", source_file="train.py", source_line=8, **is_held_up
+        )
+    for rank in (0, 2):
+        program.one(rank, "all_reduce", "world", complete_ns=-1, call_ns=-1, source_line=9)
+    stuck = event(1, "stuck", 9_000, text="MainThread", source_line=line)
+    (fault,) = faults(hung(program, stuck))
+    assert (fault["problem"], fault["ranks"]) == ("missing call", blamed)
+
+
 def test_lines_of_ranks_that_are_in_no_call_are_said_of_a_lost_rank() -> None:
     fatal = event(1, "fatal", text="KeyError: 3")
     stuck = [event(rank, "stuck", 9_000, text="MainThread", source_line=40) for rank in (0, 2)]
