@@ -39,8 +39,8 @@ function fill(table, head, rows, labels, columns, measure) {
   labels.forEach((label, place) => {
     const th = cell("th", label, "run");
     th.title = visible(label);
-    if (place) th.colSpan = 2;
     heading.append(th);
+    if (place) heading.append(cell("th", "change", "run"));
   });
   const body = element("tbody", "", ...rows.map((row) => {
     const line = element("tr", "");
