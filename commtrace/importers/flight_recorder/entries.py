@@ -341,10 +341,15 @@ def _group(about: Any, name: Any, document: Document) -> StatedGroup:
 
 def _ranks(value: Any) -> tuple[int, ...]:
     """Return ranks, given as a list or as its text; the first torchcomms left out its brackets."""
-    return _ranks_of_text(value) if isinstance(value, str) else _distinct_ranks(value)
+    return _ranks_of_text(value) if isinstance(value, str) else _shared(_distinct_ranks(value))
 
 
-# Every rank of a large job states the same ranks of its groups.
+# Every rank of a large job states the same ranks of its groups, which are kept once.
+@lru_cache(maxsize=512)
+def _shared(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    return ranks
+
+
 @lru_cache(maxsize=512)
 def _ranks_of_text(value: str) -> tuple[int, ...]:
     return _distinct_ranks(parse_json(value if "[" in value else f"[{value}]"))

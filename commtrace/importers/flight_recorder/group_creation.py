@@ -33,12 +33,21 @@ def unlike_groups(dumps: Sequence[Dump], ranks: Sequence[int]) -> list[UnlikeGro
 
 
 def _of_other_members(dumps: Sequence[Dump], ranks: Sequence[int]) -> Iterator[UnlikeGroup]:
-    stated: dict[str, dict[StatedGroup, list[int]]] = {}
+    # Equal texts of ranks are one object, and to hash or search it takes as long as it has ranks.
+    stated: dict[str, dict[tuple[str, int], tuple[StatedGroup, list[int]]]] = {}
+    members: dict[int, frozenset[int]] = {}
     for dump, rank in zip(dumps, ranks, strict=True):
         for name, about in dump.groups.items():
-            if name and rank in about.ranks:  # gloo states its groups without names
-                stated.setdefault(name, {}).setdefault(about, []).append(rank)
-    for name, of_name in stated.items():
+            place = id(about.ranks)
+            if place not in members:
+                members[place] = frozenset(about.ranks)
+            if name and rank in members[place]:  # gloo states its groups without names
+                known = stated.setdefault(name, {})
+                known.setdefault((about.description, place), (about, []))[1].append(rank)
+    for name, by_object in stated.items():
+        of_name: dict[StatedGroup, list[int]] = {}
+        for about, by in by_object.values():
+            of_name.setdefault(about, []).extend(by)
         unlike = {
             about: by
             for pair in combinations(of_name.items(), 2)
