@@ -188,8 +188,8 @@ def _tensors(comparison: ValueComparison, found: Divergence) -> dict[str, Any]:
     """Return the columns of the table of tensors; names and layouts by number in `texts`."""
     pairs = comparison.pairs
     labels = _shown(pairs, found.cell_of_pair)
-    if comparison.fault is not None:  # it is the first row of its table
-        labels.sort(key=lambda label: label != comparison.fault.pair)
+    if (fault := comparison.fault) is not None:  # it is the first row of its table
+        labels.sort(key=lambda label: label != fault.pair)
     shown = pairs.loc[labels]
     texts: dict[str, int] = {}
 
