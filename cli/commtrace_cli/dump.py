@@ -40,7 +40,7 @@ def dump(
     as_json: printing.AsJson = False,
     as_csv: printing.AsCsv = False,
 ) -> None:
-    """Print rows of a trace's tables: comm, ops, kernels, groups, ranks, steps or sources.
+    """Print rows of a trace's recorded tables, such as comm, ops or ranks.
 
     docs/trace-format.md documents the columns. An unknown value is -1 or empty. `--json` and
     `--csv` print all rows and columns, or those selected.

@@ -41,11 +41,12 @@ from commtrace_cli.terminal import ClosedOutput, fail, forget_odd_sizes, spare_l
 
 EXIT_CODES = {
     "0": "success",
-    "1": "the script failed, or could not be recorded; `check` found inconsistent ranks; `diff`, "
-    "`compare` or "
-    "`findings` found what `--fail-on` guards; `watch` saw ranks die",
+    "1": "the script failed, or could not be recorded; `check` found a fault; `compare` found a "
+    "wrong tensor; `diff --fail-on-increase` or `findings --fail-on` found what it guards; `watch` "
+    "saw ranks die",
     "2": "a usage error",
-    "3": "the trace cannot be read; `run`: the program succeeded, but not all of it was written",
+    "3": "the trace cannot be read; `watch`: there is none; `run`: the program succeeded, but not "
+    "all of it was written",
     "4": "`compare` and `check --gradients`: too little was compared; `watch`: a hang",
     "5 to 7": "`watch`: a straggler, a mismatch, or no answer to `--dump`",
     "128 + n": "stopped by signal n: 130 by Ctrl-C, 141 if the reader closed the output",

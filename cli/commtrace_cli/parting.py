@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +29,14 @@ def print_lines(console: Console, lines: Iterable[tuple[str, str]]) -> None:
         console.print(Padding(table, (1, 0, 0, 2), expand=False))
 
 
-def print_parting_of_growing(console: Console, folder: Path) -> None:
-    """Print where the ranks of a run that is still recorded parted, as far as it is written."""
+def print_parting_of_growing(console: Console, folder: Path, blamed: Collection[int]) -> None:
+    """Print where the ranks of a run that is still recorded parted, as far as it is written.
+
+    Args:
+        console: The terminal.
+        folder: The folder of the run.
+        blamed: Ranks that the alarm blames, whose parting is printed rather than another.
+    """
     from commtrace.analyze import load
     from commtrace.analyze.divergence import divergences, lines_of
     from commtrace.tracefile import read_trace
@@ -43,5 +49,8 @@ def print_parting_of_growing(console: Console, folder: Path) -> None:
         table = divergences(load(read_trace(folder)))
     except TraceError:  # a rank begins, or removes its files
         return
-    for row in table.head(1).to_dict("records"):
-        print_lines(console, lines_of({str(name): value for name, value in row.items()}))
+    ranks = {str(rank) for rank in blamed}
+    rows = [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
+    rows.sort(key=lambda row: ranks.isdisjoint(str(row["ranks"]).split(",")))
+    for row in rows[:1]:
+        print_lines(console, lines_of(row))

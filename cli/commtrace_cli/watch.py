@@ -125,7 +125,7 @@ def watch(
         return
     _report(problem)
     if problem.problem in _PARTING:
-        print_parting_of_growing(data_console(), folder)
+        print_parting_of_growing(data_console(), folder, problem.ranks)
     if dump is not None and not _print_dumps(observer, folder, asked):
         say("note: no rank answered --dump", always=True)
     if command is not None:

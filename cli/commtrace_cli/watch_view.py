@@ -28,6 +28,7 @@ from commtrace.live.wording import (
     names_text,
     now_text,
     shown_groups,
+    source_beside,
     steps_text,
     trend_text,
 )
@@ -127,8 +128,8 @@ def _problem(problem: LiveProblem) -> RenderableType:
     style = "bold red" if problem.problem in FAULTS else "bold yellow"
     since = f" for {age_text(problem.for_s)}" if not math.isnan(problem.for_s) else ""
     text = Text.assemble((problem.problem + since, style), f"  {problem.text}")
-    if problem.source:
-        text.append(f" (at {problem.source})", style="dim")
+    if source := source_beside(problem):
+        text.append(f" (at {source})", style="dim")
     return text
 
 

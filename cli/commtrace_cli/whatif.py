@@ -34,7 +34,7 @@ Examples:
 Changes: `compute *F`, `latency *F` or `latency 5us`, `bandwidth *F` or `bandwidth 50GB/s`,
 `payload *F`, `shrink *F`, `batch *F`, `group_size *F`, `node_size N`, `remove`, `async`, `earlier`,
 `overlap`, `merge`, `balance`, `usual`, `even` and `cores`, most with `where` and conditions joined
-by `and`, as of `commtrace table`; docs/whatif.md has their meanings.
+by `and`, as for `commtrace dump`; docs/whatif.md has their meanings.
 """
 
 _MOST = 12

@@ -1,4 +1,4 @@
-"""What a traceback says in a line, and what to try if this machine lacks what is asked for."""
+"""Line and advice of an error that ended a rank."""
 
 from __future__ import annotations
 

@@ -337,10 +337,10 @@ class Observer:
             [(key, slot.last) for key, slot in self.watch.progress.slots.items()],
         )
         if state != self._checked:
-            self._checked = state
             # Differences between calls that began later than half of that time are usual.
             since = self.watch.clock.wall_ns() - round(longest / 2 * _SECOND)
-            self._found = hangs(self.watch, lives, since, reads_all=problem == HANG)
+            self._found, is_read = hangs(self.watch, lives, since, reads_all=problem == HANG)
+            self._checked = state if is_read else ()
         found = self._found or [unexplained(hanging)]
         return [replace(each, problem=problem, for_s=longest) for each in found]
 

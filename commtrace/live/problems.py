@@ -9,9 +9,10 @@ memory. The check needs pandas and some time, so it runs only if a rank hangs or
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from commtrace.errors import TraceError
 from commtrace.event import CommEvent, GroupRow, RankRow
@@ -57,7 +58,7 @@ class _Row:
 
 def hangs(
     watch: Watch, lives: Mapping[int, str], since_ns: int, *, reads_all: bool
-) -> list[LiveProblem]:
+) -> tuple[list[LiveProblem], bool]:
     """Return the causes of hanging ranks: the faults that began before `since_ns`, in order.
 
     Args:
@@ -65,15 +66,25 @@ def hangs(
         lives: The state of each rank.
         since_ns: The time.
         reads_all: Check all data recorded so far, unless it is large.
+
+    Returns:
+        The causes, and False if the data could not be read at the moment, so that only the last
+        calls were checked.
     """
-    judged = _judged(watch.folder) if reads_all else None
+    judged, is_read = None, True
+    if reads_all:
+        try:
+            judged = _judged(watch.folder)
+        except (TraceError, OSError):  # a rank begins, or removes its files
+            is_read = False
     if judged is None:
         judged = [(row, None) for row in _consistency(watch, lives, _tail(watch))]
-    return [
+    found = [
         _problem(row, HANG, watch, parted)
         for row, parted in judged
         if row["is_fault"] and row["problem"] in _OF_HANGS and 0 <= row["at_ns"] <= since_ns
     ]
+    return found, is_read
 
 
 def of_lives(
@@ -94,33 +105,39 @@ def of_lives(
     if died is None:
         return found
     if not known and all(life in OVER for life in lives.values()):
-        judged = _judged(run) or []
+        judged: list[_Judged] = []
+        with suppress(TraceError, OSError):  # the files may be removed meanwhile
+            judged = _judged(run) or []
         known = [_problem(row, DIED, watch, parted) for row, parted in judged if row["is_fault"]]
     is_of_others = bool(known) and {*known[0].ranks} != {*died.ranks}
     return [replace(known[0], problem=DIED), *found] if is_of_others else found
 
 
-def _judged(run: Path) -> list[tuple[dict[str, Any], dict[str, Any] | None]] | None:
+_Judged: TypeAlias = "tuple[dict[str, Any], dict[str, Any] | None]"
+"""A row of table `consistency`, and its divergence if there is one."""
+
+
+def _judged(run: Path) -> list[_Judged] | None:
     """Return the faults in the data recorded so far, each with its divergence.
 
-    None if the data is large, or cannot be read at the moment.
+    None if the data is large.
+
+    Raises:
+        TraceError, OSError: It cannot be read at the moment.
     """
     from commtrace.analyze import load
     from commtrace.analyze.consistency import consistency
     from commtrace.analyze.divergence import divergences, of_fault
     from commtrace.tracefile import read_trace
 
-    try:
-        files = [run] if run.is_file() else run.rglob("*.spool")
-        if sum(path.stat().st_size for path in files) > _MOST_BYTES:
-            return None
-        frames = load(read_trace(run))
-        # `hangs` leaves out recent calls by itself, of an age that the user chooses.
-        facts = {name: fact for name, fact in frames.run.items() if name != READ_NS}
-        frames = replace(frames, run=facts)
-        faults, parted = consistency(frames), divergences(frames)
-    except (TraceError, OSError):  # a rank begins, or removes its files
+    files = [run] if run.is_file() else run.rglob("*.spool")
+    if sum(path.stat().st_size for path in files) > _MOST_BYTES:
         return None
+    frames = load(read_trace(run))
+    # `hangs` leaves out recent calls by itself, of an age that the user chooses.
+    facts = {name: fact for name, fact in frames.run.items() if name != READ_NS}
+    frames = replace(frames, run=facts)
+    faults, parted = consistency(frames), divergences(frames)
     rows = [{str(name): each for name, each in row.items()} for row in faults.to_dict("records")]
     return [(row, next(iter(of_fault(parted, row)), None)) for row in rows]
 

@@ -120,10 +120,15 @@ def line(snapshot: Snapshot) -> str:
     return "  ".join(filter(None, parts))
 
 
+def source_beside(problem: LiveProblem) -> str:
+    """Return the line of a problem; empty if its text has it."""
+    return "" if problem.source in problem.text else problem.source
+
+
 def problem_line(problem: LiveProblem) -> str:
     """Return a problem as a line."""
-    is_said = not problem.source or problem.source in problem.text
-    where = "" if is_said else f" (at {problem.source})"
+    source = source_beside(problem)
+    where = f" (at {source})" if source else ""
     since = f" for {age_text(problem.for_s)}" if not math.isnan(problem.for_s) else ""
     return f"{problem.problem}{since}: {problem.text}{where}"
 

@@ -32,6 +32,7 @@ from commtrace.live.wording import (
     now_text,
     num_ranks_text,
     shown_groups,
+    source_beside,
     steps_text,
     trend_text,
 )
@@ -60,7 +61,7 @@ def render_live_page(run: Path) -> str:
 
 
 class LastMinute:
-    """What the ranks with the lowest numbers were in, for each second of the last minute."""
+    """State of the ranks with the lowest numbers, for each second of the last minute."""
 
     def __init__(self) -> None:
         self._times_ns: deque[int] = deque()
@@ -187,7 +188,7 @@ def _problem(problem: LiveProblem) -> dict[str, Any]:
     return {
         "name": problem.problem + since,
         "text": problem.text,
-        "source": problem.source,
+        "source": source_beside(problem),
         "is_fault": problem.problem in FAULTS,
     }
 

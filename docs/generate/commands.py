@@ -25,8 +25,8 @@ Written by `make docs` from `cli/commtrace_cli/`: change the commands, not this 
 Results are written to stdout and notes to stderr. Colours, and tables truncated to the width, are
 used on terminals only (`NO_COLOR` and `COLUMNS` are respected). `--json` and `--csv` print exact
 numbers: bytes and nanoseconds, with null or -1 for unknown values. Nothing is overwritten without
-`--force`, and no command overwrites its own input. `commtrace --install-completion` installs shell
-completion of commands, options, tables and traces.
+`--force`, except that `report` replaces its own earlier page; no command overwrites its own input.
+`commtrace --install-completion` installs shell completion of commands, options, tables and traces.
 
 ## Exit codes
 

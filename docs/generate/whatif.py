@@ -129,8 +129,8 @@ found.run.timeline()  # the replayed run has all views
 ## The changes
 
 A change is a verb, a value if it takes one, and conditions after `where`, joined by `and`.
-Conditions are those of `commtrace table --where`: of table `comm` and `mesh_axis`, or, of
-`compute`, of table `ops` or `kernels`. `finding=3` names the calls of the third row of table `findings`, and
+Conditions are written as for `commtrace dump --where`. They name a column of table `comm`, or `mesh_axis`; for
+`compute`, they name a column of table `ops` or `kernels`. `finding=3` names the calls of the third row of table `findings`, and
 `finding=3,5` the calls of two. `; ` separates changes that are one argument.
 
 | change | value | meaning | example |

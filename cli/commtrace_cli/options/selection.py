@@ -88,7 +88,7 @@ Window = Annotated[
 Steps = Annotated[str | None, option("--steps FIRST:LAST", "Only these steps: 3:5, or 4.")]
 Groupings = Annotated[
     list[Grouping] | None,
-    option("--by TABLE", "Only this table: kind, phase, module or op. May be repeated."),
+    option("--by TABLE", "Only this table: kind, phase, module, op or source. May be repeated."),
 ]
 FlameWidth = Annotated[
     Width,

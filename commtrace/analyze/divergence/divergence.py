@@ -187,9 +187,15 @@ def _described(
 
 
 def of_fault(parted: pd.DataFrame, fault: Mapping[Any, Any]) -> list[dict[str, Any]]:
-    """Return the rows of table `divergences` about a row of table `consistency`."""
+    """Return the rows of table `divergences` about a row of table `consistency`.
+
+    Faults of transfers have no number; those about the fault's ranks come first.
+    """
     is_of_fault = (parted[_IDENTITY] == [fault[name] for name in _IDENTITY]).all(axis=1)
     rows = parted[is_of_fault].to_dict("records")
+    if fault["number"] < 0:
+        ranks = {*str(fault["ranks"]).split(",")}
+        rows.sort(key=lambda row: ranks.isdisjoint(str(row["ranks"]).split(",")))
     return [{str(name): value for name, value in row.items()} for row in rows]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pandas as pd
@@ -50,8 +51,9 @@ def _line(rows: pd.DataFrame) -> Line:
         return Line(first["state"], bool(first["is_fault"]), text)
     named = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     what = f"{counted(len(names), 'gradient')}, {when}"
-    if first["state"] == "unknown":
-        return Line("unknown", False, f"{what}: {first['explanation']} ({named})")
+    if first["state"] in ("unknown", "mixed") or math.isnan(first["scale"]):
+        text = f"{what}: {first['explanation']} ({named})"
+        return Line(first["state"], bool(first["is_fault"]), text)
     ranks = [int(rank) for rank in str(first["ranks"]).split(",") if rank]
     over = f"over {first['reduced_over']}" if first["reduced_over"] else "unreduced"
     if first["state"] == "missing":

@@ -19,7 +19,7 @@
     group_size *2 where mesh_axis=dp       groups have twice as many ranks
     node_size 8                            nodes have 8 ranks
 
-A condition is one of `commtrace table --where`, of table `comm` or, of `compute`, of `ops` or
+A condition is one of `commtrace dump --where`, of table `comm` or, of `compute`, of `ops` or
 `kernels`. `VERBS` has a row for each.
 """
 

@@ -12,6 +12,7 @@ if there is none, since each rank's previous calls or since its recording began:
     launch delayed             its device was idle although that kernel had been launched
     behind another kernel      that kernel's stream was busy with another kernel
     longer work                it worked longer outside of communication (recordings of the host)
+    no free core               it was ready to run, but no core was free (recordings of the host)
     blocked in another group   communication of another group kept it longer
     blocked in an earlier call earlier communication of the same group kept it longer
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commtrace.event import GroupRow
-from commtrace.live import Observer, Snapshot
-from commtrace.live.wording import line
+from commtrace.live import Observer, Snapshot, problems
+from commtrace.live.snapshot import LiveProblem
+from commtrace.live.wording import line, source_beside
 from tests.commtrace.live.growing import SECOND, START_NS, Run
 
 
@@ -686,3 +688,25 @@ def test_a_run_of_the_past_is_seen_as_it_was_left(run: Run) -> None:
     snapshot = run.observer().refresh()
     assert snapshot.is_over
     assert snapshot.ranks[0].for_s == pytest.approx(1.0)
+
+
+def test_a_hang_is_checked_again_if_the_spools_could_not_be_read(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observer, judged = run.observer(hang_s=10), problems._judged
+    monkeypatch.setattr(problems, "_judged", unreadable)
+    assert of(hang(run, 20.0, observer), "hang").text.startswith("Rank 1 never arrived at")
+    monkeypatch.setattr(problems, "_judged", judged)
+    run.pass_(1.0)
+    found = of(observer.refresh(), "hang").text
+    assert found == "Rank 1 made no further call; others wait at train.py:7"
+
+
+def unreadable(run: Path) -> None:
+    raise OSError(f"{run} is being removed")
+
+
+def test_a_line_that_a_problem_has_in_its_text_is_not_said_again() -> None:
+    problem = LiveProblem(problem="hang", ranks=(1,), text="others wait at train.py:7")
+    assert source_beside(replace(problem, source="train.py:7")) == ""
+    assert source_beside(replace(problem, source="train.py:9")) == "train.py:9"

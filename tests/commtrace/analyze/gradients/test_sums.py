@@ -156,3 +156,27 @@ def test_what_is_reduced_alike_is_one_line() -> None:
     assert lines[-1].text == (
         "3 gradients, step 0: the sum over tp (ranks 0, 1) of 2 contributions, factor 1 (a, b, c)"
     )
+
+
+def test_a_gradient_of_zeros_is_said_to_be_zero() -> None:
+    run = Run(2)
+    for rank in range(2):
+        run.add(rank, "parameter", torch.ones(SHAPE))
+        run.add(rank, "local_gradient", torch.zeros(SHAPE))
+    for rank in range(2):
+        run.add(rank, "gradient", torch.zeros(SHAPE))
+    (line,) = summary(run.table())
+    assert (line.state, line.text) == ("right", "1 gradient, step 0: it is zero (w)")
+
+
+def test_a_gradient_that_has_those_of_others_says_so() -> None:
+    run = Run(2)
+    own = [torch.randn(SHAPE) for _ in range(2)]
+    for rank in range(2):
+        run.add(rank, "parameter", torch.randn(SHAPE))
+        run.add(rank, "local_gradient", own[rank])
+    for rank in range(2):
+        run.add(rank, "gradient", own[0] + own[1])
+    for line in summary(run.table()):
+        assert line.state == "mixed"
+        assert "hold other elements of the parameter" in line.text
