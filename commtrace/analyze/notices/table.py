@@ -61,7 +61,6 @@ RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
     ((EVERYTHING,), of_recording.dropped),
     ((EVERYTHING,), of_recording.sampled),
     (("by_step", "timeline", "overlap", "balance"), of_recording.no_steps),
-    (("by_module", "flame"), of_calls.no_modules),
     (("by_op", "op_slack", "flame", "timeline"), of_calls.no_operators),
     ((*_OF_WAITS, *_OF_PATHS), of_calls.no_waits),
     ((*_OF_WAITS, *_OF_PATHS), of_recording.several_clocks),
@@ -71,6 +70,7 @@ RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
 )
 
 MINOR_RULES: tuple[tuple[tuple[str, ...], NoticeCheck], ...] = (
+    (("by_module", "flame"), of_calls.no_modules),
     (_OF_TIMES, of_calls.lacking("issue_ns", "The time of issue")),
     (("by_source",), of_calls.lacking("source_file", "The source line")),
     (("sizes", "findings", "bandwidth"), of_calls.lacking("payload_bytes", "The message size")),

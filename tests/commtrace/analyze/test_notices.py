@@ -123,11 +123,17 @@ def test_what_an_unknown_source_lacks_is_reported() -> None:
     assert expected in texts(run_of([call()], run=run))
 
 
-def test_steps_modules_operators_and_matches_are_missed_one_by_one() -> None:
+def test_a_program_without_calls_in_modules_is_told_so_beside_their_table_only() -> None:
+    frames = run_of([call()])
+    said = notices_on("by_module", notices_of(frames))
+    assert any(text.startswith("No call was made in a module") for text in said)
+    assert "module" not in texts(frames)
+
+
+def test_steps_operators_and_matches_are_missed_one_by_one() -> None:
     bare = texts(run_of([call()]))
     for message in (
         "No steps were marked",
-        "No call was made in a module",
         "Operators were not recorded",
         "No collective could be matched across its ranks",
     ):
