@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 HANGS_FOR_S = float(os.environ.get("HANGS_FOR_S", "2"))
+WAITS_FOR_DUMPS_S = 5.0
 STEPS = 6
 
 
@@ -35,7 +36,11 @@ def dump_and_kill() -> None:
     partial = path.with_suffix(".part")
     partial.write_bytes(native._distributed_c10d._dump_fr_trace())
     partial.rename(path)
-    time.sleep(0.5)  # the others fail once this process is gone
+    # The others fail once this process is gone; some causes leave ranks that write no dump.
+    end = time.monotonic() + WAITS_FOR_DUMPS_S
+    while len([*path.parent.glob("rank[0-9]")]) < dist.get_world_size() and time.monotonic() < end:
+        time.sleep(0.1)
+    time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
