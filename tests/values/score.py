@@ -59,7 +59,7 @@ _OF_ROLES = {
 
 
 _STATES = ("parameter", "updated parameter", "buffer")
-"""What a tensor may be that a case names without saying what it is."""
+"""Roles of a tensor that a case names without a role."""
 
 
 def cases(names: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -94,9 +94,7 @@ def branch_text(
     is_loop = len(found) == 1 and bool(_LOOP.match(found[0].text)) and not seen.has_ended_data()
     if parted.earliest_ns >= 0 and not explainer.is_doubtful and (is_loop or not found):
         in_any = _in_any_round(text, calls, (own, others), found, compared)
-        is_again = common[-1:] in {chain[-1:] for chain in chains if chain}
-        is_of_loop = is_loop and is_again and found[0].file in {each.file for each in common[-1:]}
-        found = in_any or (found if is_of_loop else ())
+        found = in_any or (found if explainer.is_once_more else ())
     elif is_loop and compared[0] == compared[1]:  # or an earlier round of it was left out
         either = _in_any_round(text, calls, (own, others), found, compared)
         found = either if {found[0].line} & {each.line for each in either} else found

@@ -75,6 +75,8 @@ class Explainer:
         self._looped = looped
         self.is_doubtful = False
         """True if the last search found several statements that are about equally likely."""
+        self.is_once_more = False
+        """True if it found a loop that a rank goes round once more than the other."""
 
     def lines(
         self, common: CallChain, own: CallChain | None, others: CallChain | None
@@ -93,9 +95,8 @@ class Explainer:
             common = self._leaving_loop(common)
         found = self._explained(common, own, others, _MOST_FRAMES)
         self.is_doubtful = False
-        if found is None or (
-            found.is_unlikely() and not _is_one_more_round(found, common, (own, others))
-        ):
+        self.is_once_more = found is not None and _is_once_more(found, common, (own, others))
+        if found is None or (found.is_unlikely() and not self.is_once_more):
             return ()
         self.is_doubtful = bool(found.rivals)
         if len(found.rivals) > 1:
@@ -384,7 +385,7 @@ def _mentions(part: ast.AST, name: str) -> bool:
     )
 
 
-def _is_one_more_round(
+def _is_once_more(
     found: Explanation, common: CallChain, chains: Sequence[CallChain | None]
 ) -> bool:
     """Return whether a rank makes the last common call once more in a loop that the other left.

@@ -96,7 +96,7 @@ def fitted(
 
 
 def _is_usual(fit: Fit) -> bool:
-    """Return whether a factor is that of a sum or a mean.
+    """Return whether a factor is 1, as in a sum, or 1 over the number of contributions.
 
     A single number is a multiple of any sum, so that its factor has to tell which.
     """

@@ -127,10 +127,10 @@ def _are_scaled_alike(doubtful: pd.DataFrame, is_cleared: np.ndarray) -> np.ndar
 
 
 def _half_right_modules(judged: pd.DataFrame, gradients: OwnGradients) -> set[tuple[int, str]]:
-    """Return steps and modules of which ranks have right gradients and others certainly wrong.
+    """Return steps and modules with right gradients of the ranks' own and certainly wrong ones.
 
-    The gradient of a bias is the sum of an output's gradient, and right even if ranks have each
-    other's parts of that.
+    The gradient of a bias is the sum of an output's gradient over positions, so it is right even if
+    the ranks have each other's parts.
     """
     is_wrong = judged["is_wrong"] & judged["is_certain"] & judged["role"].isin(REDUCED)
     wrong = judged.loc[is_wrong, ["step", "name"]].itertuples(index=False, name=None)

@@ -18,6 +18,7 @@ _OF_GRADIENTS = (UNCLIPPED, GRADIENT)
 _WITH_AN_UPDATE = (*_OF_GRADIENTS, STATE)
 _AT_FIRST = (PARAMETER, BUFFER)
 _MOST = 0.5
+"""Share of an update's parameters that local steps leave different, at least."""
 _PARTED = 1e-5
 """Share of the norm above which replicas are no longer equal."""
 

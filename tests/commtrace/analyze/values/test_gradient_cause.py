@@ -13,7 +13,7 @@ NUM_ALIKE = 4
 
 
 def clipped(scale: float, num_scaled: int, of_norm: float = 1.0) -> Tensors:
-    """A norm of gradients, and the gradients, of which the last have a factor of their own."""
+    """A norm of gradients, and the gradients; the last ones have another factor."""
     torch.manual_seed(0)
     names = [f"layers.{number}.weight" for number in range(NUM_ALIKE + 2)]
     gradients = [torch.randn(6, 5) for _ in names]
